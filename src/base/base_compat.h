@@ -1,0 +1,124 @@
+/*-------------------------------------------------------------------------
+ *
+ * base_compat.h
+ *	  Differences between the major versions of PostgreSQL.
+ *
+ * The only file that tests PG_VERSION_NUM.  Written for 15 to 18.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef BASE_COMPAT_H
+#define BASE_COMPAT_H
+
+#include "storage/bufpage.h"
+#include "storage/proc.h"
+#include "storage/smgr.h"
+#include "utils/rel.h"
+
+#if PG_VERSION_NUM < 150000
+#error "narad needs PostgreSQL 15 or later"
+#endif
+
+/* Physical identity of a relation. */
+#if PG_VERSION_NUM < 160000
+typedef RelFileNode RelFileLocator;
+#define RelFileLocatorEquals(a, b) RelFileNodeEquals(a, b)
+#define NaradRelationLocator(rel) ((rel)->rd_node)
+#define NaradLocatorTablespace(locator) ((locator).spcNode)
+#define NaradLocatorDatabase(locator) ((locator).dbNode)
+#define NaradLocatorNumber(locator) ((locator).relNode)
+#else
+#define NaradRelationLocator(rel) ((rel)->rd_locator)
+#define NaradLocatorTablespace(locator) ((locator).spcOid)
+#define NaradLocatorDatabase(locator) ((locator).dbOid)
+#define NaradLocatorNumber(locator) ((locator).relNumber)
+#endif
+
+/* Blocks handed to the storage manager directly. */
+#if PG_VERSION_NUM < 160000
+typedef PGAlignedBlock NaradIOBlock;
+#else
+typedef PGIOAlignedBlock NaradIOBlock;
+#endif
+
+/* Numbers of processes. */
+#if PG_VERSION_NUM < 170000
+#define NaradMyProcNumber (MyProc->pgprocno)
+#define NaradSmgrOpen(locator) smgropen(locator, InvalidBackendId)
+#else
+#define NaradMyProcNumber MyProcNumber
+#define NaradSmgrOpen(locator) smgropen(locator, INVALID_PROC_NUMBER)
+#endif
+
+/* Checks header and checksum of a page read past the buffer manager. */
+#if PG_VERSION_NUM < 180000
+#define NaradPageIsVerified(page, block) PageIsVerifiedExtended(page, block, 0)
+#else
+#define NaradPageIsVerified(page, block) PageIsVerified(page, block, 0, NULL)
+#endif
+
+/* Goes before the declaration of a function that does not return. */
+#if PG_VERSION_NUM < 180000
+#define NARAD_NORETURN pg_attribute_noreturn()
+#else
+#define NARAD_NORETURN pg_noreturn
+#endif
+
+/* Ends a buffer's read that raised an error which is not passed on. */
+#if PG_VERSION_NUM < 160000
+#define NaradCompatAbortBufferIO() AbortBufferIO()
+#else
+#define NaradCompatAbortBufferIO() ((void) 0)	/* the resource owner does */
+#endif
+
+/* Callbacks of a table access method. */
+#if PG_VERSION_NUM < 160000
+#define narad_compat_set_new_file relation_set_new_filenode
+#define NaradCompatUpdateIndexes bool
+#else
+#define narad_compat_set_new_file relation_set_new_filelocator
+#define NaradCompatUpdateIndexes TU_UpdateIndexes
+#endif
+
+/* ANALYZE's sampled blocks come by number up to 16, then from a stream. */
+#if PG_VERSION_NUM < 170000
+#define NARAD_COMPAT_ANALYZE_STREAM 0
+#else
+#define NARAD_COMPAT_ANALYZE_STREAM 1
+#endif
+
+/* Up to 16 an init fork must be synced by whoever makes it. */
+#if PG_VERSION_NUM < 170000
+#define NARAD_COMPAT_SYNC_INIT_FORK 1
+#else
+#define NARAD_COMPAT_SYNC_INIT_FORK 0
+#endif
+
+/* Whether a role owns a relation. */
+#if PG_VERSION_NUM < 160000
+#define NaradCompatIsOwner(relid, role) pg_class_ownercheck(relid, role)
+#else
+#define NaradCompatIsOwner(relid, role) \
+	object_ownercheck(RelationRelationId, relid, role)
+#endif
+
+/* VACUUM's results. */
+#if PG_VERSION_NUM < 180000
+#define NaradCompatUpdateRelstats(rel, pages, tuples) \
+	vac_update_relstats(rel, pages, tuples, 0, false, InvalidTransactionId, \
+						InvalidMultiXactId, NULL, NULL, false)
+#define NaradCompatReportVacuum(rel, live, start) \
+	((void) (start), \
+	 pgstat_report_vacuum(RelationGetRelid(rel), false, live, 0))
+#else
+#define NaradCompatUpdateRelstats(rel, pages, tuples) \
+	vac_update_relstats(rel, pages, tuples, 0, 0, false, \
+						InvalidTransactionId, InvalidMultiXactId, NULL, \
+						NULL, false)
+#define NaradCompatReportVacuum(rel, live, start) \
+	pgstat_report_vacuum(RelationGetRelid(rel), false, live, 0, start)
+#endif
+
+#endif							/* BASE_COMPAT_H */

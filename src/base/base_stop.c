@@ -1,0 +1,190 @@
+/*-------------------------------------------------------------------------
+ *
+ * base_stop.c
+ *	  Named points at which a test can hold a process.
+ *
+ * A session arms a point by name; whoever comes to NARAD_STOP of that name
+ * then waits, interruptibly, until the point is released.  Arming lasts until
+ * the release, so any number of processes may be held.  Compiled with
+ * NARAD_TESTING only; otherwise this file is empty.
+ *
+ * Owns:       the table of armed points.
+ * Locks:      a spinlock over the table; the condition variable outside it.
+ * Runs in:    any backend.
+ * On error:   a held process that is cancelled leaves the wait and its count.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#ifdef NARAD_TESTING
+
+#include "fmgr.h"
+#include "storage/condition_variable.h"
+#include "storage/shmem.h"
+#include "storage/spin.h"
+#include "utils/builtins.h"
+#include "utils/wait_event.h"
+
+#include "base/base_stop.h"
+
+#define STOP_POINTS 16
+
+typedef struct StopPoint
+{
+	char		name[NAMEDATALEN];	/* empty: unused */
+	int			nwaiting;
+}			StopPoint;
+
+typedef struct NaradStopCtl
+{
+	slock_t		mutex;			/* over the points */
+	ConditionVariable cv;		/* broadcast at every release */
+	StopPoint	points[STOP_POINTS];
+}			NaradStopCtl;
+
+static NaradStopCtl * StopCtl;
+
+PG_FUNCTION_INFO_V1(narad_stop_arm);
+PG_FUNCTION_INFO_V1(narad_stop_release);
+PG_FUNCTION_INFO_V1(narad_stop_waiting);
+
+Size
+NaradStopShmemSize(void)
+{
+	return MAXALIGN(sizeof(NaradStopCtl));
+}
+
+void
+NaradStopShmemInit(void)
+{
+	bool		found;
+
+	StopCtl = ShmemInitStruct("Narad stop points", NaradStopShmemSize(),
+							  &found);
+	if (!found)
+	{
+		memset(StopCtl, 0, sizeof(NaradStopCtl));
+		SpinLockInit(&StopCtl->mutex);
+		ConditionVariableInit(&StopCtl->cv);
+	}
+}
+
+/* The armed point of a name, or NULL.  Under the spinlock. */
+static StopPoint *
+find_point(const char *name)
+{
+	int			i;
+
+	for (i = 0; i < STOP_POINTS; i++)
+		if (strcmp(StopCtl->points[i].name, name) == 0)
+			return &StopCtl->points[i];
+	return NULL;
+}
+
+/* Adds to the count of waiting processes; false if the point is not armed. */
+static bool
+count_waiting(const char *name, int change)
+{
+	StopPoint  *point;
+
+	SpinLockAcquire(&StopCtl->mutex);
+	point = find_point(name);
+	if (point != NULL)
+		point->nwaiting += change;
+	SpinLockRelease(&StopCtl->mutex);
+	return point != NULL;
+}
+
+/*
+ * NaradStop
+ *
+ * Waits while the point is armed.  Never in a critical section, never with an
+ * LWLock held.
+ */
+void
+NaradStop(const char *name)
+{
+	if (!count_waiting(name, 1))
+		return;
+
+	PG_TRY();
+	{
+		ConditionVariablePrepareToSleep(&StopCtl->cv);
+		while (count_waiting(name, 0))
+			ConditionVariableSleep(&StopCtl->cv, PG_WAIT_EXTENSION);
+		ConditionVariableCancelSleep();
+	}
+	PG_CATCH();
+	{
+		count_waiting(name, -1);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
+/* narad.stop_arm(text) */
+Datum
+narad_stop_arm(PG_FUNCTION_ARGS)
+{
+	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	StopPoint  *point;
+
+	if (strlen(name) == 0 || strlen(name) >= NAMEDATALEN)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid name of a stop point: \"%s\"", name)));
+	SpinLockAcquire(&StopCtl->mutex);
+	point = find_point(name);
+	if (point == NULL)
+	{
+		point = find_point("");
+		if (point != NULL)
+		{
+			strlcpy(point->name, name, NAMEDATALEN);
+			point->nwaiting = 0;
+		}
+	}
+	SpinLockRelease(&StopCtl->mutex);
+	if (point == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("too many stop points are armed")));
+	PG_RETURN_VOID();
+}
+
+/* narad.stop_release(text) */
+Datum
+narad_stop_release(PG_FUNCTION_ARGS)
+{
+	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	StopPoint  *point;
+
+	SpinLockAcquire(&StopCtl->mutex);
+	point = find_point(name);
+	if (point != NULL)
+		memset(point, 0, sizeof(StopPoint));
+	SpinLockRelease(&StopCtl->mutex);
+	ConditionVariableBroadcast(&StopCtl->cv);
+	PG_RETURN_VOID();
+}
+
+/* narad.stop_waiting(text) returns int: processes held at the point */
+Datum
+narad_stop_waiting(PG_FUNCTION_ARGS)
+{
+	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	StopPoint  *point;
+	int			nwaiting = 0;
+
+	SpinLockAcquire(&StopCtl->mutex);
+	point = find_point(name);
+	if (point != NULL)
+		nwaiting = point->nwaiting;
+	SpinLockRelease(&StopCtl->mutex);
+	PG_RETURN_INT32(nwaiting);
+}
+
+#endif							/* NARAD_TESTING */

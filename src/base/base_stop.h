@@ -1,0 +1,27 @@
+/*-------------------------------------------------------------------------
+ *
+ * base_stop.h
+ *	  Named points at which a test can hold a process.
+ *
+ * With NARAD_TESTING, NARAD_STOP("name") waits while a session has armed the
+ * point of that name (narad.stop_arm(), narad.stop_release() of the
+ * narad_test extension).  Otherwise it is nothing.  Never inside a critical
+ * section, and never while an LWLock is held.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef BASE_STOP_H
+#define BASE_STOP_H
+
+#ifdef NARAD_TESTING
+extern void NaradStop(const char *name);
+extern Size NaradStopShmemSize(void);
+extern void NaradStopShmemInit(void);
+#define NARAD_STOP(name) NaradStop(name)
+#else
+#define NARAD_STOP(name) ((void) 0)
+#endif
+
+#endif							/* BASE_STOP_H */

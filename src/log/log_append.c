@@ -1,0 +1,1088 @@
+/*-------------------------------------------------------------------------
+ *
+ * log_append.c
+ *	  Adding records to a partition.
+ *
+ * A record is formed before it comes here.  Under the partition's tail lock
+ * it gets its offset and time and is copied to the last page, as many of a
+ * batch at once as fit, with one WAL record a page.  Space is prepared
+ * ahead, outside the lock: a run of pages of zeros, so that a full disk is
+ * the producer's error, and at 3/4 of a segment the next one ('spare'); one
+ * process a partition does so at a time.  When a segment is full, sealing it
+ * and opening the spare is one change of the directory.
+ *
+ * A large record goes over several pages, with the tail lock held for one at
+ * a time; it holds the partition's gate meanwhile, on which others wait
+ * without the tail lock, interruptibly.
+ *
+ * Owns:       the tail of each partition; nobody else writes a data page.
+ * Invariants: I1, I3, I7, I12.  Offsets strictly increase in the order of
+ *             WAL records.  Memory says no more than what is in the WAL
+ *             buffers: it changes after XLogInsert, in the same critical
+ *             section.  end_offset is advanced last, after the hull.  Unused
+ *             pages from next_page to open_prepared exist on disk.
+ * Locks:      gate; tail lock; then directory buffers or one data buffer, map
+ *             or hull lock.  The extension and allocator lock only without
+ *             the tail lock.
+ * Runs in:    any backend, never a parallel worker.
+ * WAL:        APPEND, one a page; META_UPDATE for prepared runs and segments.
+ * On error:   what was placed is the aborted transaction's, dead; gate and
+ *             preparing are given up by NaradAppendAtAbort.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "access/xact.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "base/base_memory.h"
+#include "base/base_stop.h"
+#include "log/log_append.h"
+#include "log/log_hull.h"
+#include "log/log_page.h"
+#include "log/log_segment.h"
+#include "log/log_xlog.h"
+
+/* Records without a key before a backend moves on to the next partition. */
+#define NONE_BATCH 64
+
+/* One call of NaradAppend. */
+typedef struct AppendState
+{
+	Relation	rel;
+	NaradLogTopic *topic;
+	NaradLogPartition *part;
+	NaradHull  *hull;
+	TransactionId xid;			/* of the current subtransaction */
+	uint64		full_xid;
+	CommandId	cid;
+	int64		clock_behind;	/* us that the clock lags the last record */
+} AppendState;
+
+/* What must be done without the tail lock before the append can go on. */
+typedef struct AppendNeed
+{
+	bool		segment;		/* a ready spare, of at least ... */
+	uint32		segment_pages;	/* ... so many pages */
+	uint32		prepared;		/* pages of the open segment that must exist */
+} AppendNeed;
+
+/* What this backend holds beyond LWLocks. */
+static NaradLogPartition *my_gate;
+static NaradLogPartition *my_preparing;
+
+/* ---- waiting --------------------------------------------------------- */
+
+static bool
+blocked_by_gate(NaradLogPartition *part)
+{
+	return part->gate_owner != 0 &&
+		part->gate_owner != NaradMyProcNumber + 1;
+}
+
+static bool
+blocked_by_preparer(NaradLogPartition *part)
+{
+	return part->preparing;
+}
+
+/* Sleeps, interruptibly, until a condition of the tail has ended. */
+static void
+wait_while(NaradLogPartition *part, bool (*is_blocked) (NaradLogPartition *))
+{
+	ConditionVariablePrepareToSleep(&part->gate_cv);
+	for (;;)
+	{
+		bool		blocked;
+
+		LWLockAcquire(&part->tail_lock, LW_SHARED);
+		blocked = is_blocked(part);
+		LWLockRelease(&part->tail_lock);
+		if (!blocked)
+			break;
+		ConditionVariableSleep(&part->gate_cv, PG_WAIT_EXTENSION);
+	}
+	ConditionVariableCancelSleep();
+}
+
+static void
+take_gate(NaradLogPartition *part)
+{
+	for (;;)
+	{
+		LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+		if (part->gate_owner == 0)
+		{
+			part->gate_owner = NaradMyProcNumber + 1;
+			part->gate_end = 0;
+			my_gate = part;
+			LWLockRelease(&part->tail_lock);
+			return;
+		}
+		LWLockRelease(&part->tail_lock);
+		wait_while(part, blocked_by_gate);
+	}
+}
+
+/* Gives the gate up.  Tail lock held; the caller broadcasts without it. */
+static void
+leave_gate(NaradLogPartition *part)
+{
+	Assert(my_gate == part);
+	part->gate_owner = 0;
+	part->gate_end = 0;
+	my_gate = NULL;
+}
+
+/*
+ * NaradAppendAtAbort
+ *
+ * Gives up what an append that failed held: the offset of a large record that
+ * is not complete is used up.  From the callbacks of transactions' and
+ * subtransactions' abort; no error, no allocation.
+ */
+void
+NaradAppendAtAbort(void)
+{
+	NaradLogPartition *part;
+
+	if (my_gate != NULL)
+	{
+		part = my_gate;
+		LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+		if (part->gate_end > pg_atomic_read_u64(&part->end_offset))
+			pg_atomic_write_u64(&part->end_offset, part->gate_end);
+		leave_gate(part);
+		LWLockRelease(&part->tail_lock);
+		ConditionVariableBroadcast(&part->gate_cv);
+	}
+	if (my_preparing != NULL)
+	{
+		part = my_preparing;
+		LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+		part->preparing = false;
+		my_preparing = NULL;
+		LWLockRelease(&part->tail_lock);
+		ConditionVariableBroadcast(&part->gate_cv);
+	}
+}
+
+/* ---- preparing space ------------------------------------------------- */
+
+/* Pages to prepare at once when so many are. */
+static uint32
+run_length(const NaradSegmentRef *segment, uint32 prepared)
+{
+	uint32		run = prepared < 64 ? 16 : 64;
+
+	return Min(run, segment->npages - prepared);
+}
+
+/* Can something still be added to the open segment?  Tail lock. */
+static bool
+segment_is_usable(AppendState *state)
+{
+	NaradLogPartition *part = state->part;
+
+	return part->has_open && !part->must_seal &&
+		part->open_epoch == pg_atomic_read_u32(&state->topic->epoch);
+}
+
+/* Is it time to reserve the next segment?  Tail lock. */
+static bool
+wants_spare(NaradLogPartition *part)
+{
+	return part->has_open &&
+		(uint64) part->next_page * 4 >= (uint64) part->open.npages * 3 &&
+		(!part->has_spare || part->spare_prepared == 0);
+}
+
+/* Has the last prepared run been entered?  Tail lock. */
+static bool
+wants_run(NaradLogPartition *part)
+{
+	return part->has_open && part->open_prepared < part->open.npages &&
+		part->next_page + run_length(&part->open, part->open_prepared) >
+		part->open_prepared;
+}
+
+/* Room for one more segment in the map.  Only the preparer changes it. */
+static void
+ensure_map_room(NaradLogPartition *part)
+{
+	uint32		capacity = part->map_capacity;
+	NaradSegmentRef *map;
+	NaradSegmentRef *old;
+
+	if (part->nmap + 2 <= capacity)
+		return;
+	map = NaradAllocOrError(2 * capacity * sizeof(NaradSegmentRef),
+							"segments");
+	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+	LWLockAcquire(&part->map_lock, LW_EXCLUSIVE);
+	old = part->map;
+	memcpy(map, old, part->nmap * sizeof(NaradSegmentRef));
+	part->map = map;
+	part->map_capacity = 2 * capacity;
+	LWLockRelease(&part->map_lock);
+	LWLockRelease(&part->tail_lock);
+	NaradFree(old);
+}
+
+/* Sets pages_prepared of an entry.  Tail lock. */
+static void
+write_prepared(AppendState *state, const NaradSegmentRef *ref, uint32 prepared)
+{
+	NaradEntryChange change;
+
+	change.ref = ref;
+	NaradSegmentReadEntry(state->rel, ref, &change.entry);
+	if (change.entry.pages_prepared < prepared)
+	{
+		change.entry.pages_prepared = prepared;
+		NaradSegmentWriteEntries(state->rel, state->topic->topic_id, &change,
+								 1);
+	}
+}
+
+/*
+ * Reserves a spare of at least so many pages, if there is none, and makes its
+ * first run.  It is remembered before the run is made: when the disk is full,
+ * the next try goes on from there.
+ */
+static void
+prepare_spare(AppendState *state, uint32 need_pages)
+{
+	NaradLogPartition *part = state->part;
+	NaradSegmentRef spare;
+	bool		has_spare;
+	bool		has_pages;
+	bool		too_small = false;
+	uint64		sequence;
+	uint32		run;
+
+	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+	spare = part->spare;
+	has_spare = part->has_spare;
+	has_pages = part->spare_prepared > 0;
+	sequence = part->next_sequence;
+	if (has_spare && spare.npages < need_pages)
+	{
+		too_small = true;
+		has_spare = part->has_spare = false;
+		part->spare_prepared = 0;
+	}
+	LWLockRelease(&part->tail_lock);
+
+	if (too_small)
+		NaradSegmentFree(state->rel, state->topic, &spare);
+	if (!has_spare)
+	{
+		int			size_class = NaradClassFor(sequence, need_pages,
+											   state->topic->segment_pages);
+
+		NaradSegmentAllocate(state->rel, state->topic, size_class,
+							 part->partition, false, &spare);
+		LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+		part->spare = spare;
+		part->spare_prepared = 0;
+		part->has_spare = true;
+		LWLockRelease(&part->tail_lock);
+	}
+	else if (has_pages)
+		return;
+
+	/* Nobody opens it before it has pages, so it is still the spare. */
+	ensure_map_room(part);
+	run = run_length(&spare, 0);
+	NaradSegmentPreparePages(state->rel, spare.first_block, 0, run);
+	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+	part->spare_oldest_xid = NaradOldestRunningXid();
+	write_prepared(state, &spare, run);
+	part->spare_prepared = run;
+	LWLockRelease(&part->tail_lock);
+}
+
+/* Prepares pages of the open segment: the next run, or up to `need`. */
+static void
+prepare_run(AppendState *state, uint32 need)
+{
+	NaradLogPartition *part = state->part;
+	NaradSegmentRef open;
+	uint32		from;
+	uint32		to;
+
+	LWLockAcquire(&part->tail_lock, LW_SHARED);
+	open = part->open;
+	from = part->open_prepared;
+	if (!part->has_open || from >= open.npages ||
+		(from >= need && !wants_run(part)))
+	{
+		LWLockRelease(&part->tail_lock);
+		return;
+	}
+	LWLockRelease(&part->tail_lock);
+
+	to = Min(Max(from + run_length(&open, from), need), open.npages);
+	NaradSegmentPreparePages(state->rel, open.first_block, from, to);
+
+	/* Unless the segment was sealed meanwhile. */
+	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+	if (part->has_open && part->open.sequence == open.sequence)
+	{
+		write_prepared(state, &open, to);
+		part->open_prepared = to;
+	}
+	LWLockRelease(&part->tail_lock);
+}
+
+/*
+ * Does what is needed, and what is due anyway; without the tail lock.  If
+ * somebody else is at it: waits for that, and the caller looks again.
+ */
+static void
+prepare(AppendState *state, const AppendNeed *need)
+{
+	NaradLogPartition *part = state->part;
+	bool		make_spare;
+
+	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+	if (part->preparing)
+	{
+		LWLockRelease(&part->tail_lock);
+		if (need->segment || need->prepared > 0)
+			wait_while(part, blocked_by_preparer);
+		return;
+	}
+	part->preparing = true;
+	my_preparing = part;
+	make_spare = need->segment || wants_spare(part);
+	LWLockRelease(&part->tail_lock);
+
+	NARAD_STOP("append-prepare");
+	if (make_spare)
+		prepare_spare(state, need->segment_pages);
+	prepare_run(state, need->prepared);
+
+	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+	part->preparing = false;
+	my_preparing = NULL;
+	LWLockRelease(&part->tail_lock);
+	ConditionVariableBroadcast(&part->gate_cv);
+}
+
+/* ---- opening a segment ----------------------------------------------- */
+
+/* The open segment's entry, sealed as it is now.  Tail lock. */
+static void
+seal_entry(AppendState *state, NaradSegmentEntry *entry)
+{
+	NaradLogPartition *part = state->part;
+
+	NaradSegmentReadEntry(state->rel, &part->open, entry);
+	entry->state = NARAD_SEGMENT_SEALED;
+	entry->end_offset = pg_atomic_read_u64(&part->end_offset);
+	entry->first_time = part->first_time;
+	entry->last_time = part->last_time;
+	entry->newest_xid = part->newest_xid;
+	entry->pages_used = part->next_page;
+}
+
+/* The spare's entry once it is open.  Tail lock. */
+static void
+open_entry(AppendState *state, NaradSegmentEntry *entry)
+{
+	NaradLogPartition *part = state->part;
+
+	memset(entry, 0, sizeof(NaradSegmentEntry));
+	entry->state = NARAD_SEGMENT_OPEN;
+	entry->size_class = part->spare.size_class;
+	entry->partition = part->partition;
+	entry->sequence = part->next_sequence;
+	entry->first_offset = pg_atomic_read_u64(&part->end_offset);
+	entry->oldest_xid = part->spare_oldest_xid;
+	entry->pages_prepared = part->spare_prepared;
+	entry->epoch = pg_atomic_read_u32(&state->topic->epoch);
+}
+
+/*
+ * Seals the open segment, if any, and opens the spare, which is ready.  Tail
+ * lock held.  The sealed segment's time range is that of its records; without
+ * any it is the partition's last time.
+ */
+static void
+open_next_segment(AppendState *state)
+{
+	NaradLogPartition *part = state->part;
+	NaradEntryChange changes[2];
+	NaradSegmentRef spare = part->spare;
+	NaradSegmentRef old = part->open;
+	NaradSegmentEntry entry;
+	int			nchanges = 0;
+
+	Assert(part->has_spare && part->spare_prepared > 0);
+	Assert(part->nmap < part->map_capacity);
+
+	open_entry(state, &entry);
+	changes[nchanges].ref = &spare;
+	changes[nchanges++].entry = entry;
+	if (part->has_open)
+	{
+		changes[nchanges].ref = &old;
+		seal_entry(state, &changes[nchanges++].entry);
+	}
+	NaradSegmentWriteEntries(state->rel, state->topic->topic_id, changes,
+							 nchanges);
+
+	/* Logged; from here on nothing can fail. */
+	spare.state = NARAD_SEGMENT_OPEN;
+	spare.sequence = entry.sequence;
+	spare.first_offset = entry.first_offset;
+	LWLockAcquire(&part->map_lock, LW_EXCLUSIVE);
+	if (part->has_open)
+		part->map[part->nmap - 1].state = NARAD_SEGMENT_SEALED;
+	part->map[part->nmap++] = spare;
+	LWLockRelease(&part->map_lock);
+
+	part->open = spare;
+	part->open_prepared = part->spare_prepared;
+	part->open_epoch = entry.epoch;
+	part->next_page = 0;
+	part->next_sequence = entry.sequence + 1;
+	part->newest_xid = 0;
+	part->first_time = part->last_time;
+	part->must_seal = false;
+	part->has_open = true;
+	part->has_spare = false;
+	part->spare_prepared = 0;
+}
+
+/* ---- one page -------------------------------------------------------- */
+
+/* The time of a record placed now: never below the last one's.  Tail lock. */
+static int64
+record_time(AppendState *state, const NaradAppendItem *item, int64 now)
+{
+	int64		last = state->part->last_time;
+
+	if (item->explicit_offset != NARAD_INVALID_OFFSET &&
+		!TIMESTAMP_NOT_FINITE(item->explicit_time))
+		return Max(item->explicit_time, last);
+	if (last > now)
+	{
+		state->clock_behind = Max(state->clock_behind, last - now);
+		return last;
+	}
+	return now;
+}
+
+static bool
+explicit_offset_is_valid(const NaradAppendItem *item, NaradOffset end)
+{
+	return item->explicit_offset == NARAD_INVALID_OFFSET ||
+		(item->explicit_offset >= end &&
+		 item->explicit_offset <= NARAD_MAX_OFFSET);
+}
+
+static void
+report_explicit_offset(AppendState *state, const NaradAppendItem *item,
+					   NaradOffset end)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("offset " UINT64_FORMAT " cannot be given in partition %d of topic \"%s\"",
+					item->explicit_offset, state->part->partition,
+					RelationGetRelationName(state->rel)),
+			 errdetail("The next offset is " UINT64_FORMAT ", the highest possible one " UINT64_FORMAT ".",
+					   end, NARAD_MAX_OFFSET),
+			 errhint("Leave msg_offset out, or null, to have it assigned.")));
+}
+
+/* A fresh data page's special space. */
+static void
+fill_special(AppendState *state, NaradDataSpecial *special,
+			 NaradOffset base_offset, int64 base_time)
+{
+	memset(special, 0, sizeof(NaradDataSpecial));
+	special->head.topic_id = state->topic->topic_id;
+	special->head.kind = NARAD_PAGE_DATA;
+	special->head.version = NARAD_FORMAT_VERSION;
+	special->head.partition = state->part->partition;
+	special->sequence = state->part->open.sequence;
+	special->base_offset = base_offset;
+	special->base_time = base_time;
+	special->cont_offset = NARAD_INVALID_OFFSET;
+}
+
+/* Can a page with these bases hold a record of this offset and time? */
+static bool
+fits_bases(const NaradDataSpecial *special, NaradOffset offset, int64 time)
+{
+	return offset - special->base_offset <= NARAD_MAX_DELTA &&
+		time >= special->base_time &&
+		(uint64) time - (uint64) special->base_time <= NARAD_MAX_TIME_DELTA;
+}
+
+/*
+ * Chooses how many of the items go to a page, and gives them offset and time.
+ * For a fresh page (page NULL) special gets its bases from the first; else it
+ * is the page's.  0 if the page cannot take the first one, -1 if its explicit
+ * offset is not acceptable.  Tail lock; nothing is changed yet.
+ */
+static int
+plan_page(AppendState *state, Page page, NaradDataSpecial *special,
+		  NaradAppendItem **items, int nitems)
+{
+	NaradLogPartition *part = state->part;
+	NaradOffset next = pg_atomic_read_u64(&part->end_offset);
+	int64		now = GetCurrentTimestamp();
+	int64		time = part->last_time;
+	int			on_page = 0;
+	Size		room = NARAD_PAGE_SPACE;
+	int			n;
+
+	if (page != NULL)
+	{
+		on_page = PageGetMaxOffsetNumber(page);
+		room = ((PageHeader) page)->pd_upper - ((PageHeader) page)->pd_lower;
+	}
+	for (n = 0; n < nitems && on_page + n < NARAD_MAX_ITEMS; n++)
+	{
+		NaradAppendItem *item = items[n];
+		Size		cost = MAXALIGN(NaradRecordLength(&item->record)) +
+		sizeof(ItemIdData);
+
+		if (NaradRecordIsLarge(&item->record) || cost > room)
+			break;
+		if (!explicit_offset_is_valid(item, next))
+			return n == 0 ? -1 : n;
+		item->offset = item->explicit_offset == NARAD_INVALID_OFFSET ?
+			next : item->explicit_offset;
+		item->time = Max(record_time(state, item, now), time);
+		if (page == NULL && n == 0)
+			fill_special(state, special, item->offset, item->time);
+		if (!fits_bases(special, item->offset, item->time))
+			break;
+		room -= cost;
+		next = item->offset + 1;
+		time = item->time;
+	}
+	return n;
+}
+
+/*
+ * Memory's side of a page written, in the critical section of its WAL record.
+ * Tail lock.
+ */
+static void
+advance_tail(AppendState *state, BlockNumber block, bool init, int64 time)
+{
+	NaradLogPartition *part = state->part;
+
+	if (init)
+	{
+		if (part->next_page == 0)
+			part->first_time = time;
+		part->next_page++;
+		pg_atomic_write_u32(&part->tail_block, block);
+	}
+	part->newest_xid = Max(part->newest_xid, state->full_xid);
+}
+
+/*
+ * Places what fits of the items on a page, locked exclusively.  Returns what
+ * plan_page does.  Tail lock.
+ */
+static int
+fill_page(AppendState *state, Buffer buffer, bool init,
+		  NaradAppendItem **items, int nitems)
+{
+	NaradLogPartition *part = state->part;
+	BlockNumber block = BufferGetBlockNumber(buffer);
+	Page		page = BufferGetPage(buffer);
+	NaradDataSpecial special;
+	OffsetNumber first;
+	uint16		old_upper;
+	int			n;
+	int			i;
+
+	if (!init)
+		special = *NaradDataPageSpecial(page);
+	n = plan_page(state, init ? NULL : page, &special, items, nitems);
+	if (n <= 0)
+		return n;
+	for (i = 0; i < n; i++)
+		NaradRecordFinish(&items[i]->record, state->xid, state->cid,
+						  part->partition, items[i]->offset, items[i]->time,
+						  special.base_offset, special.base_time);
+	NaradHullExtend(state->hull, items[0]->offset, items[n - 1]->offset);
+
+	START_CRIT_SECTION();
+	if (init)
+		NaradDataPageInit(page, &special);
+	old_upper = ((PageHeader) page)->pd_upper;
+	first = OffsetNumberNext(PageGetMaxOffsetNumber(page));
+	for (i = 0; i < n; i++)
+	{
+		NaradRecord *record = &items[i]->record;
+		OffsetNumber number = NaradDataPagePut(page, record->head,
+											   record->head_len, record->body,
+											   record->body_len);
+
+		ItemPointerSet(&items[i]->tid, block, number);
+		record->tuple->t_self = items[i]->tid;
+	}
+	MarkBufferDirty(buffer);
+	NaradXLogAppend(state->rel, buffer, first, first + n - 1, old_upper, init);
+
+	advance_tail(state, block, init, items[0]->time);
+	part->last_time = items[n - 1]->time;
+	pg_write_barrier();
+	pg_atomic_write_u64(&part->end_offset, items[n - 1]->offset + 1);
+	END_CRIT_SECTION();
+	return n;
+}
+
+/* The last page of the open segment, locked; the pin came from before. */
+static Buffer
+lock_current_page(AppendState *state, Buffer pinned)
+{
+	NaradLogPartition *part = state->part;
+	BlockNumber block = part->open.first_block + part->next_page - 1;
+
+	Assert(part->next_page > 0);
+	if (!BufferIsValid(pinned) || BufferGetBlockNumber(pinned) != block)
+	{
+		/* Somebody else began a page just now, so it is in memory. */
+		if (BufferIsValid(pinned))
+			ReleaseBuffer(pinned);
+		pinned = ReadBuffer(state->rel, block);
+	}
+	LockBuffer(pinned, BUFFER_LOCK_EXCLUSIVE);
+	return pinned;
+}
+
+/* The next page of the open segment, to be initialised, locked. */
+static Buffer
+lock_new_page(AppendState *state)
+{
+	NaradLogPartition *part = state->part;
+
+	Assert(part->next_page < part->open_prepared);
+	return ReadBufferExtended(state->rel, MAIN_FORKNUM,
+							  part->open.first_block + part->next_page,
+							  RBM_ZERO_AND_LOCK, NULL);
+}
+
+/*
+ * Sees to it that the open segment has a page to begin.  Tail lock.  False if
+ * something has to be prepared first.
+ */
+static bool
+page_is_available(AppendState *state, AppendNeed *need)
+{
+	NaradLogPartition *part = state->part;
+
+	if (!segment_is_usable(state) || part->next_page >= part->open.npages)
+	{
+		if (!part->has_spare || part->spare_prepared == 0)
+		{
+			need->segment = true;
+			return false;
+		}
+		open_next_segment(state);
+	}
+	if (part->next_page >= part->open_prepared)
+	{
+		need->prepared = part->next_page + 1;
+		return false;
+	}
+	return true;
+}
+
+/*
+ * Places what fits of the items on the current or a new page.  Returns how
+ * many, 0 if something has to be prepared first, -1 as plan_page.  Tail lock
+ * held; the pin is taken over.
+ */
+static int
+append_locked(AppendState *state, Buffer pinned, NaradAppendItem **items,
+			  int nitems, AppendNeed *need)
+{
+	NaradLogPartition *part = state->part;
+	Buffer		buffer;
+	int			n = 0;
+
+	if (segment_is_usable(state) && part->next_page > 0)
+	{
+		buffer = lock_current_page(state, pinned);
+		n = fill_page(state, buffer, false, items, nitems);
+		UnlockReleaseBuffer(buffer);
+	}
+	else if (BufferIsValid(pinned))
+		ReleaseBuffer(pinned);
+
+	if (n == 0 && page_is_available(state, need))
+	{
+		buffer = lock_new_page(state);
+		n = fill_page(state, buffer, true, items, nitems);
+		UnlockReleaseBuffer(buffer);
+	}
+	return n;
+}
+
+/* Appends one page's worth of the items, in order; returns how many. */
+static int
+append_page(AppendState *state, NaradAppendItem **items, int nitems)
+{
+	NaradLogPartition *part = state->part;
+
+	for (;;)
+	{
+		BlockNumber tail = pg_atomic_read_u32(&part->tail_block);
+		Buffer		pinned = InvalidBuffer;
+		AppendNeed	need = {0};
+		NaradOffset end;
+		bool		is_due;
+		int			n;
+
+		/* Reading the page, if need be, is not done under the tail lock. */
+		if (tail != InvalidBlockNumber)
+			pinned = ReadBuffer(state->rel, tail);
+
+		LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+		if (blocked_by_gate(part))
+		{
+			LWLockRelease(&part->tail_lock);
+			if (BufferIsValid(pinned))
+				ReleaseBuffer(pinned);
+			wait_while(part, blocked_by_gate);
+			continue;
+		}
+		n = append_locked(state, pinned, items, nitems, &need);
+		end = pg_atomic_read_u64(&part->end_offset);
+		is_due = !part->preparing && (wants_spare(part) || wants_run(part));
+		LWLockRelease(&part->tail_lock);
+
+		if (n < 0)
+			report_explicit_offset(state, items[0], end);
+		if (n == 0 || is_due)
+			prepare(state, &need);
+		if (n > 0)
+			return n;
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+/* ---- large records --------------------------------------------------- */
+
+/* Gate held: makes room in one segment, and returns with the tail lock. */
+static void
+make_room_for_large(AppendState *state, uint32 npages)
+{
+	NaradLogPartition *part = state->part;
+
+	for (;;)
+	{
+		AppendNeed	need = {0};
+
+		CHECK_FOR_INTERRUPTS();
+		LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+		if (segment_is_usable(state) &&
+			part->open.npages - part->next_page >= npages)
+		{
+			if (part->open_prepared >= part->next_page + npages)
+				return;
+			need.prepared = part->next_page + npages;
+		}
+		else if (part->has_spare && part->spare_prepared > 0 &&
+				 part->spare.npages >= npages)
+			open_next_segment(state);
+		else
+		{
+			need.segment = true;
+			need.segment_pages = npages;
+		}
+		LWLockRelease(&part->tail_lock);
+		if (need.segment || need.prepared > 0)
+			prepare(state, &need);
+	}
+}
+
+/*
+ * The current page for the first part of a large record, locked, if at least
+ * a quarter of it is free; else InvalidBuffer.  Tail lock.
+ */
+static Buffer
+lock_page_for_first_part(AppendState *state, NaradAppendItem *item)
+{
+	Buffer		buffer;
+	Page		page;
+
+	if (state->part->next_page == 0)
+		return InvalidBuffer;
+	buffer = lock_current_page(state, InvalidBuffer);
+	page = BufferGetPage(buffer);
+	if (NaradDataPageFree(page) >= BLCKSZ / 4 &&
+		fits_bases(NaradDataPageSpecial(page), item->offset, item->time))
+		return buffer;
+	UnlockReleaseBuffer(buffer);
+	return InvalidBuffer;
+}
+
+/* Places bytes [pos, pos + len) of a record as the page's next item. */
+static OffsetNumber
+put_part(Page page, const NaradRecord *record, uint32 pos, uint32 len)
+{
+	if (pos == 0)
+		return NaradDataPagePut(page, record->head, record->head_len,
+								record->body, len - record->head_len);
+	return NaradDataPagePut(page, record->body + (pos - record->head_len),
+							len, NULL, 0);
+}
+
+/*
+ * Writes one part, from byte pos on, to the current or a fresh page; returns
+ * how long it is.  With the last part the record's offset is given.  Gate and
+ * tail lock.
+ */
+static uint32
+write_part(AppendState *state, NaradAppendItem *item, uint32 pos)
+{
+	NaradLogPartition *part = state->part;
+	NaradRecord *record = &item->record;
+	uint32		total = NaradRecordLength(record);
+	Buffer		buffer = InvalidBuffer;
+	bool		init;
+	Page		page;
+	NaradDataSpecial special;
+	OffsetNumber number;
+	uint16		old_upper;
+	uint32		len;
+
+	if (pos == 0)
+		buffer = lock_page_for_first_part(state, item);
+	init = !BufferIsValid(buffer);
+	if (init)
+		buffer = lock_new_page(state);
+	page = BufferGetPage(buffer);
+	len = Min(init ? NARAD_MAX_SMALL : NaradDataPageFree(page), total - pos);
+
+	if (!init)
+		special = *NaradDataPageSpecial(page);
+	else if (pos == 0)
+		fill_special(state, &special, item->offset, item->time);
+	else
+	{
+		fill_special(state, &special, item->offset + 1, item->time);
+		special.cont_offset = item->offset;
+		special.cont_pos = pos;
+	}
+	if (pos == 0)
+		NaradRecordFinish(record, state->xid, state->cid, part->partition,
+						  item->offset, item->time, special.base_offset,
+						  special.base_time);
+
+	START_CRIT_SECTION();
+	if (init)
+		NaradDataPageInit(page, &special);
+	old_upper = ((PageHeader) page)->pd_upper;
+	number = put_part(page, record, pos, len);
+	if (pos == 0)
+	{
+		ItemPointerSet(&item->tid, BufferGetBlockNumber(buffer), number);
+		record->tuple->t_self = item->tid;
+	}
+	MarkBufferDirty(buffer);
+	NaradXLogAppend(state->rel, buffer, number, number, old_upper, init);
+
+	advance_tail(state, BufferGetBlockNumber(buffer), init, item->time);
+	part->last_time = item->time;
+	if (pos + len == total)
+	{
+		pg_write_barrier();
+		pg_atomic_write_u64(&part->end_offset, item->offset + 1);
+	}
+	END_CRIT_SECTION();
+	UnlockReleaseBuffer(buffer);
+	return len;
+}
+
+/* Gives a large record offset and time.  Gate and tail lock. */
+static void
+assign_large(AppendState *state, NaradAppendItem *item)
+{
+	NaradLogPartition *part = state->part;
+	NaradOffset end = pg_atomic_read_u64(&part->end_offset);
+
+	if (!explicit_offset_is_valid(item, end))
+	{
+		LWLockRelease(&part->tail_lock);
+		report_explicit_offset(state, item, end);
+	}
+	item->offset = item->explicit_offset == NARAD_INVALID_OFFSET ?
+		end : item->explicit_offset;
+	item->time = record_time(state, item, GetCurrentTimestamp());
+	NaradHullExtend(state->hull, item->offset, item->offset);
+	part->gate_end = item->offset + 1;
+}
+
+/* Appends one large record. */
+static void
+append_large(AppendState *state, NaradAppendItem *item)
+{
+	NaradLogPartition *part = state->part;
+	uint32		total = NaradRecordLength(&item->record);
+	uint32		npages = (total + NARAD_MAX_SMALL - 1) / NARAD_MAX_SMALL;
+	uint32		pos;
+
+	if (npages > state->topic->segment_pages)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("record of %u bytes does not fit into a segment of topic \"%s\"",
+						total, RelationGetRelationName(state->rel)),
+				 errhint("Create the topic with a larger segment_size, or reduce \"narad.max_message_size\" to refuse such records earlier.")));
+
+	take_gate(part);
+	make_room_for_large(state, npages);
+	assign_large(state, item);
+	pos = write_part(state, item, 0);
+	while (pos < total)
+	{
+		LWLockRelease(&part->tail_lock);
+		NARAD_STOP("append-large-part");
+		CHECK_FOR_INTERRUPTS();
+		LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+		pos += write_part(state, item, pos);
+	}
+	leave_gate(part);
+	LWLockRelease(&part->tail_lock);
+	ConditionVariableBroadcast(&part->gate_cv);
+}
+
+/* ---- the door -------------------------------------------------------- */
+
+/* The current subtransaction's id with its epoch; asked for once each. */
+static uint64
+full_xid_of(TransactionId xid)
+{
+	static TransactionId last_xid = InvalidTransactionId;
+	static uint64 last_full_xid = 0;
+
+	if (xid != last_xid)
+	{
+		last_full_xid = NaradFullXid(xid);
+		last_xid = xid;
+	}
+	return last_full_xid;
+}
+
+/* Tells the operator, once an hour a backend, of a clock that is behind. */
+static void
+report_clock(AppendState *state)
+{
+	static TimestampTz last_report = 0;
+	TimestampTz now;
+
+	if (state->clock_behind < USECS_PER_HOUR)
+		return;
+	now = GetCurrentTimestamp();
+	if (last_report != 0 && now - last_report < USECS_PER_HOUR &&
+		now >= last_report)
+		return;
+	last_report = now;
+	ereport(LOG,
+			(errmsg("system clock is " INT64_FORMAT " seconds behind the last record of partition %d of topic \"%s\"",
+					state->clock_behind / USECS_PER_SEC,
+					state->part->partition,
+					RelationGetRelationName(state->rel)),
+			 errdetail("New records get the time of that one.")));
+}
+
+/*
+ * NaradAppend
+ *
+ * Appends records to one partition, in order, as the current
+ * (sub)transaction.  info is attached.  The caller holds RowExclusiveLock and
+ * no narad lock.  May wait for a large append of another transaction, but not
+ * for its end.  Errors: 53100 (disk full), 53200, 54000, 0A000, 22023.
+ */
+void
+NaradAppend(Relation rel, NaradRelInfo *info, int partition,
+			NaradAppendItem **items, int nitems, CommandId cid)
+{
+	AppendState state = {0};
+	int			done = 0;
+
+	Assert(info->shared != NULL);
+	Assert(partition >= 0 && partition < info->shared->npartitions);
+	if (nitems == 0)
+		return;
+
+	state.rel = rel;
+	state.topic = info->shared;
+	state.part = &state.topic->partitions[partition];
+	state.cid = cid;
+	NaradLogTopicSettleEpoch(rel, state.topic);
+	state.xid = GetCurrentTransactionId();
+	state.full_xid = full_xid_of(state.xid);
+	state.hull = NaradHullReserve(state.part);
+
+	while (done < nitems)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (NaradRecordIsLarge(&items[done]->record))
+			append_large(&state, items[done++]);
+		else
+			done += append_page(&state, items + done, nitems - done);
+	}
+	report_clock(&state);
+}
+
+/*
+ * NaradPartitionForKey
+ *
+ * The partition of a key: hash_any of its bytes, modulo the number of
+ * partitions.  Part of the format (NaradMetaData.hash_version 1).
+ */
+int
+NaradPartitionForKey(const char *key, int len, int npartitions)
+{
+	return hash_bytes((const unsigned char *) key, len) % (uint32) npartitions;
+}
+
+/*
+ * NaradPartitionForNone
+ *
+ * A partition for records without a key: the same for about NONE_BATCH of
+ * this backend's, then the next.  Backends start apart.
+ */
+int
+NaradPartitionForNone(NaradRelInfo *info, int nrecords)
+{
+	static NaradTopicId topic_id;
+	static uint32 partition;
+	static int	used;
+
+	if (topic_id != info->topic_id)
+	{
+		topic_id = info->topic_id;
+		partition = hash_bytes_uint32((uint32) MyProcPid);
+		used = 0;
+	}
+	else if (used >= NONE_BATCH)
+	{
+		partition++;
+		used = 0;
+	}
+	used += nrecords;
+	return partition % (uint32) info->npartitions;
+}

@@ -1,0 +1,432 @@
+/*-------------------------------------------------------------------------
+ *
+ * log_page.c
+ *	  Data pages: special space, items, a reader's private copy, and what a
+ *	  record's header says about who may see it.
+ *
+ * Owns:       the layout of items on a data page.
+ * Invariants: I3.  A transaction in progress is told from one that committed
+ *			   by asking "in progress?" before "committed?": one that ends
+ *			   between the two questions is then seen as pending, never as
+ *			   aborted.  The current transaction is asked about first, as it
+ *			   is in progress, too.
+ *			   I11.  A block that cannot be read is an answer, not an error,
+ *			   to whoever asks so.
+ *			   Nobody uses a record's bytes after the share lock of its page
+ *			   is gone, unless from a copy: a slot may be given to another
+ *			   partition at any time.
+ * Locks:      NaradDataPageCopy takes one buffer share lock.
+ * Runs in:    any backend, on a primary and a standby; NaradDataPageInit and
+ *			   NaradDataPagePut in redo as well.
+ * On error:   NaradDataPageCopy leaves no pin behind.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/procarray.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/resowner.h"
+#include "utils/snapmgr.h"
+
+#include "base/base_compat.h"
+#include "log/log_page.h"
+#include "log/log_record.h"
+
+/*
+ * NaradDataPageInit
+ *
+ * Makes BLCKSZ bytes an empty data page with the special space given, head
+ * included.
+ */
+void
+NaradDataPageInit(Page page, const NaradDataSpecial *special)
+{
+	PageInit(page, BLCKSZ, sizeof(NaradDataSpecial));
+	memcpy(PageGetSpecialPointer(page), special, sizeof(NaradDataSpecial));
+}
+
+/*
+ * NaradDataPageIsValid
+ *
+ * True if the page, of a copy or share-locked, is a data page of the topic
+ * whose item pointers may be followed.  Trusts nothing.
+ */
+bool
+NaradDataPageIsValid(Page page, NaradTopicId topic_id)
+{
+	PageHeader	ph = (PageHeader) page;
+	const NaradDataSpecial *special;
+	int			nitems;
+
+	if (PageIsNew(page) ||
+		ph->pd_special != BLCKSZ - sizeof(NaradDataSpecial) ||
+		ph->pd_lower < SizeOfPageHeaderData ||
+		ph->pd_lower > ph->pd_upper || ph->pd_upper > ph->pd_special)
+		return false;
+
+	special = (const NaradDataSpecial *) ((char *) page + ph->pd_special);
+	if (special->head.topic_id != topic_id ||
+		special->head.kind != NARAD_PAGE_DATA ||
+		special->head.version != NARAD_FORMAT_VERSION)
+		return false;
+
+	nitems = PageGetMaxOffsetNumber(page);
+	if (nitems > NARAD_MAX_ITEMS)
+		return false;
+	for (OffsetNumber item = FirstOffsetNumber; item <= nitems; item++)
+	{
+		ItemId		lp = PageGetItemId(page, item);
+
+		if (!ItemIdIsNormal(lp) || ItemIdGetOffset(lp) < ph->pd_upper ||
+			ItemIdGetOffset(lp) != MAXALIGN(ItemIdGetOffset(lp)) ||
+			ItemIdGetOffset(lp) + ItemIdGetLength(lp) > ph->pd_special)
+			return false;
+		if (!(item == FirstOffsetNumber &&
+			  special->cont_offset != NARAD_INVALID_OFFSET) &&
+			ItemIdGetLength(lp) < sizeof(NaradRecordHeader))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * NaradDataPagePut
+ *
+ * Adds an item made of two parts, and returns its number.  The caller knows
+ * that it fits (NaradDataPageFree) and holds the page exclusively.  Plain
+ * memory work: may be called in a critical section.
+ */
+OffsetNumber
+NaradDataPagePut(Page page, const char *head, uint32 head_len,
+				 const char *body, uint32 body_len)
+{
+	PageHeader	ph = (PageHeader) page;
+	OffsetNumber item = OffsetNumberNext(PageGetMaxOffsetNumber(page));
+	uint32		len = head_len + body_len;
+	uint16		upper = ph->pd_upper - MAXALIGN(len);
+	char	   *place = (char *) page + upper;
+
+	Assert(item <= NARAD_MAX_ITEMS);
+	Assert(ph->pd_lower + sizeof(ItemIdData) <= upper);
+
+	memcpy(place, head, head_len);
+	if (body_len > 0)
+		memcpy(place + head_len, body, body_len);
+	memset(place + len, 0, MAXALIGN(len) - len);
+	ItemIdSetNormal(PageGetItemId(page, item), upper, len);
+	ph->pd_lower += sizeof(ItemIdData);
+	ph->pd_upper = upper;
+	return item;
+}
+
+/*
+ * NaradDataPageFree
+ *
+ * The longest item that still fits, or 0.
+ */
+uint32
+NaradDataPageFree(Page page)
+{
+	PageHeader	ph = (PageHeader) page;
+	int			space = (int) ph->pd_upper - (int) ph->pd_lower -
+	(int) sizeof(ItemIdData);
+
+	if (space <= 0 || PageGetMaxOffsetNumber(page) >= NARAD_MAX_ITEMS)
+		return 0;
+	return MAXALIGN_DOWN(space);
+}
+
+/*
+ * NaradRecordStateNow
+ *
+ * What has become of a record's transaction by now.  The caller holds the
+ * share lock of the page and has an active snapshot, so that the status of
+ * xmin is still known.
+ */
+NaradRecordState
+NaradRecordStateNow(const NaradRecordHeader *hdr)
+{
+	if (hdr->flags & NARAD_RECORD_DEAD)
+		return NARAD_STATE_DEAD;
+	if (hdr->flags & NARAD_RECORD_FROZEN)
+		return NARAD_STATE_COMMITTED;
+	if (TransactionIdIsCurrentTransactionId(hdr->xmin))
+		return NARAD_STATE_OWN;
+	if (TransactionIdIsInProgress(hdr->xmin))
+		return NARAD_STATE_PENDING;
+	if (TransactionIdDidCommit(hdr->xmin))
+		return NARAD_STATE_COMMITTED;
+	return NARAD_STATE_DEAD;
+}
+
+static bool
+visible_to_mvcc(const NaradRecordHeader *hdr, Snapshot snapshot)
+{
+	if (TransactionIdIsCurrentTransactionId(hdr->xmin))
+		return hdr->cmin < snapshot->curcid;
+	if (XidInMVCCSnapshot(hdr->xmin, snapshot))
+		return false;
+	return TransactionIdDidCommit(hdr->xmin);
+}
+
+static bool
+visible_to_dirty(const NaradRecordHeader *hdr, Snapshot snapshot)
+{
+	switch (NaradRecordStateNow(hdr))
+	{
+		case NARAD_STATE_PENDING:
+			snapshot->xmin = hdr->xmin;
+			return true;
+		case NARAD_STATE_DEAD:
+			return false;
+		default:
+			return true;
+	}
+}
+
+/*
+ * NaradRecordVisible
+ *
+ * Whether a snapshot of any kind sees the record.  Records are never updated
+ * or deleted, so xmin alone decides.  Called as NaradRecordStateNow is.
+ */
+bool
+NaradRecordVisible(const NaradRecordHeader *hdr, Snapshot snapshot)
+{
+	if (snapshot->snapshot_type == SNAPSHOT_DIRTY)
+	{
+		/* Always reset: callers wait for whatever is left in them. */
+		snapshot->xmin = snapshot->xmax = InvalidTransactionId;
+		snapshot->speculativeToken = 0;
+	}
+	if (snapshot->snapshot_type == SNAPSHOT_ANY)
+		return true;
+	if (hdr->flags & NARAD_RECORD_DEAD)
+		return false;
+	if (hdr->flags & NARAD_RECORD_FROZEN)
+		return true;
+
+	switch (snapshot->snapshot_type)
+	{
+		case SNAPSHOT_MVCC:
+			return visible_to_mvcc(hdr, snapshot);
+		case SNAPSHOT_DIRTY:
+			return visible_to_dirty(hdr, snapshot);
+		case SNAPSHOT_SELF:
+			{
+				NaradRecordState state = NaradRecordStateNow(hdr);
+
+				return state == NARAD_STATE_COMMITTED ||
+					state == NARAD_STATE_OWN;
+			}
+		case SNAPSHOT_NON_VACUUMABLE:
+			return NaradRecordStateNow(hdr) != NARAD_STATE_DEAD;
+		default:
+			elog(ERROR, "unexpected snapshot type %d in a topic",
+				 (int) snapshot->snapshot_type);
+	}
+	return false;				/* keep compiler quiet */
+}
+
+/*
+ * Pins a block, or returns InvalidBuffer if it fails its checksum, has an
+ * impossible header or does not exist.
+ *
+ * Such a failure is raised when the buffer is pinned and marked as being
+ * read.  Both marks must go, as no abort follows that would clear them: the
+ * read runs under a resource owner of its own, released on failure.  No
+ * LWLock is held at that point by the buffer manager, which is why only this
+ * error code is caught: others may come from writing out a victim.  Raising
+ * an error clears the counts that hold off interrupts, and the caller may be
+ * holding LWLocks: they are put back.
+ */
+static Buffer
+read_buffer_careful(Relation rel, BlockNumber block,
+					BufferAccessStrategy strategy)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner outer = CurrentResourceOwner;
+	ResourceOwner owner = ResourceOwnerCreate(outer, "narad page read");
+	uint32		interrupt_holdoff = InterruptHoldoffCount;
+	uint32		cancel_holdoff = QueryCancelHoldoffCount;
+	volatile	Buffer buffer = InvalidBuffer;
+
+	CurrentResourceOwner = owner;
+	PG_TRY();
+	{
+		buffer = ReadBufferExtended(rel, MAIN_FORKNUM, block, RBM_NORMAL,
+									strategy);
+		/* Hand the pin over to the caller's owner. */
+		CurrentResourceOwner = outer;
+		IncrBufferRefCount(buffer);
+		CurrentResourceOwner = owner;
+		ReleaseBuffer(buffer);
+		CurrentResourceOwner = outer;
+	}
+	PG_CATCH();
+	{
+		CurrentResourceOwner = outer;
+		if (geterrcode() != ERRCODE_DATA_CORRUPTED)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+		InterruptHoldoffCount = interrupt_holdoff;
+		QueryCancelHoldoffCount = cancel_holdoff;
+		NaradCompatAbortBufferIO();
+		ResourceOwnerRelease(owner, RESOURCE_RELEASE_BEFORE_LOCKS, false, false);
+		ResourceOwnerRelease(owner, RESOURCE_RELEASE_LOCKS, false, false);
+		ResourceOwnerRelease(owner, RESOURCE_RELEASE_AFTER_LOCKS, false, false);
+		CurrentResourceOwner = outer;
+		buffer = InvalidBuffer;
+	}
+	PG_END_TRY();
+
+	ResourceOwnerDelete(owner);
+	return buffer;
+}
+
+/* What a share-locked or copied page is to a reader of a segment. */
+static NaradPageStatus
+classify_page(Page page, NaradTopicId topic_id, uint32 partition,
+			  uint64 sequence)
+{
+	const NaradDataSpecial *special;
+
+	if (PageIsNew(page))
+		return NARAD_PAGE_OTHER;
+	if (PageGetSpecialSize(page) < sizeof(NaradPageSpecialHead))
+		return NARAD_PAGE_DAMAGED;
+	special = NaradDataPageSpecial(page);
+	if (special->head.topic_id != topic_id ||
+		special->head.kind != NARAD_PAGE_DATA)
+		return NARAD_PAGE_OTHER;
+	if (!NaradDataPageIsValid(page, topic_id))
+		return NARAD_PAGE_DAMAGED;
+	if (special->head.partition != partition || special->sequence != sequence)
+		return NARAD_PAGE_OTHER;
+	return NARAD_PAGE_OK;
+}
+
+/*
+ * NaradDataPageCopy
+ *
+ * Copies a block and says what it is to a reader of that segment.  `visit`,
+ * if not NULL, is called for a page that is OK while its share lock is held:
+ * the place to ask about transactions.  Errors of reading are raised unless
+ * damage_ok, and then too if they are not about the block's contents.
+ */
+NaradPageStatus
+NaradDataPageCopy(Relation rel, BlockNumber block,
+				  BufferAccessStrategy strategy, NaradTopicId topic_id,
+				  uint32 partition, uint64 sequence, bool damage_ok,
+				  Page copy, NaradPageVisitor visit, void *arg)
+{
+	Buffer		buffer;
+	NaradPageStatus status;
+
+	if (damage_ok)
+		buffer = read_buffer_careful(rel, block, strategy);
+	else
+		buffer = ReadBufferExtended(rel, MAIN_FORKNUM, block, RBM_NORMAL,
+									strategy);
+	if (!BufferIsValid(buffer))
+		return NARAD_PAGE_DAMAGED;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	memcpy(copy, BufferGetPage(buffer), BLCKSZ);
+	status = classify_page(copy, topic_id, partition, sequence);
+	if (status == NARAD_PAGE_OK && visit != NULL)
+		visit(copy, arg);
+	UnlockReleaseBuffer(buffer);
+	return status;
+}
+
+/*
+ * The length a large record says it has, or 0 if that cannot be: more than
+ * the rest of its segment could hold.
+ */
+static uint32
+large_length(const NaradSegmentRef *ref, BlockNumber block, const char *part,
+			 uint32 part_len)
+{
+	uint64		room;
+	uint32		total;
+
+	if (part_len < sizeof(NaradRecordHeader) + sizeof(NaradLargePart))
+		return 0;
+	room = (uint64) (ref->first_block + ref->npages - block) * NARAD_PAGE_SPACE;
+	total = ((const NaradLargePart *)
+			 (part + sizeof(NaradRecordHeader)))->total_len;
+	if (total < part_len || total > room || !AllocSizeIsValid(total))
+		return 0;
+	return total;
+}
+
+/*
+ * NaradLargeAssemble
+ *
+ * All bytes of a large record, palloc'ed, given a copy of the page on which
+ * it begins.  Walks the following pages; never jumps by length.  NULL if one
+ * of them is missing, damaged, or continues something else: legal if the
+ * record's transaction aborted, damage if it committed.  May be cancelled.
+ */
+char *
+NaradLargeAssemble(Relation rel, const NaradSegmentRef *ref, BlockNumber block,
+				   Page page, OffsetNumber item, BufferAccessStrategy strategy,
+				   uint32 * len)
+{
+	const NaradDataSpecial *special = NaradDataPageSpecial(page);
+	ItemId		lp = PageGetItemId(page, item);
+	char	   *part = PageGetItem(page, lp);
+	uint32		have = ItemIdGetLength(lp);
+	uint32		total = large_length(ref, block, part, have);
+	NaradOffset offset;
+	char	   *record;
+	PGAlignedBlock *next;
+
+	if (total == 0)
+		return NULL;
+	offset = NaradHeaderOffset(special, (NaradRecordHeader *) part);
+	record = palloc(total);
+	memcpy(record, part, have);
+	next = palloc(sizeof(PGAlignedBlock));
+
+	while (have < total)
+	{
+		Page		copy = (Page) next->data;
+		NaradDataSpecial *cont;
+
+		CHECK_FOR_INTERRUPTS();
+		block++;
+		if (block >= ref->first_block + ref->npages ||
+			NaradDataPageCopy(rel, block, strategy, special->head.topic_id,
+							  ref->partition, ref->sequence, true, copy,
+							  NULL, NULL) != NARAD_PAGE_OK)
+			break;
+		cont = NaradDataPageSpecial(copy);
+		if (cont->cont_offset != offset || cont->cont_pos != have ||
+			PageGetMaxOffsetNumber(copy) < FirstOffsetNumber)
+			break;
+		lp = PageGetItemId(copy, FirstOffsetNumber);
+		if (ItemIdGetLength(lp) == 0 || ItemIdGetLength(lp) > total - have)
+			break;
+		memcpy(record + have, PageGetItem(copy, lp), ItemIdGetLength(lp));
+		have += ItemIdGetLength(lp);
+	}
+
+	pfree(next);
+	if (have < total)
+	{
+		pfree(record);
+		return NULL;
+	}
+	*len = total;
+	return record;
+}

@@ -1,0 +1,93 @@
+/*-------------------------------------------------------------------------
+ *
+ * log_page.h
+ *	  Data pages: special space, items, and a reader's private copy.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LOG_PAGE_H
+#define LOG_PAGE_H
+
+#include "access/htup.h"
+#include "log/log_format.h"
+#include "log/log_segment.h"
+#include "storage/bufmgr.h"
+#include "storage/itemptr.h"
+
+#define NaradDataPageSpecial(page) ((NaradDataSpecial *) PageGetSpecialPointer(page))
+
+/* A fresh data page in memory. */
+extern void NaradDataPageInit(Page page, const NaradDataSpecial *special);
+
+/* True if a well-formed data page of this topic. */
+extern bool NaradDataPageIsValid(Page page, NaradTopicId topic_id);
+
+/* Places an item of two parts at the end; the caller knows that it fits. */
+extern OffsetNumber NaradDataPagePut(Page page, const char *head,
+									 uint32 head_len, const char *body,
+									 uint32 body_len);
+/* Free bytes for one more item, its line pointer deducted; 0 when full. */
+extern uint32 NaradDataPageFree(Page page);
+
+/* Number of the first item that is a record: 1, or 2 after a continuation. */
+#define NaradFirstRecordItem(page) \
+	(NaradDataPageSpecial(page)->cont_offset == NARAD_INVALID_OFFSET ? 1 : 2)
+
+#define NaradHeaderOffset(special, hdr) ((special)->base_offset + (hdr)->delta)
+#define NaradHeaderTime(special, hdr) \
+	((special)->base_time + \
+	 (((int64) (hdr)->time_high << 32) | (hdr)->time_low))
+
+/*
+ * Reading a block without trusting it.
+ */
+typedef enum NaradPageStatus
+{
+	NARAD_PAGE_OK,				/* a data page of the segment asked for */
+	NARAD_PAGE_OTHER,			/* never written, or not of that segment */
+	NARAD_PAGE_DAMAGED			/* cannot be read, or makes no sense */
+}			NaradPageStatus;
+
+/* Called with the buffer share-locked, after `copy` has been filled. */
+typedef void (*NaradPageVisitor) (Page copy, void *arg);
+
+/*
+ * Copies a block into memory of the caller (BLCKSZ bytes, MAXALIGNed) and
+ * checks that it is a data page of the segment.  A block that fails its
+ * checksum or does not exist is DAMAGED, not an error, if damage_ok.
+ */
+extern NaradPageStatus NaradDataPageCopy(Relation rel, BlockNumber block,
+										 BufferAccessStrategy strategy,
+										 NaradTopicId topic_id,
+										 uint32 partition, uint64 sequence,
+										 bool damage_ok, Page copy,
+										 NaradPageVisitor visit, void *arg);
+
+/* Visibility of a record by its header, asked under the page's share lock. */
+typedef enum NaradRecordState
+{
+	NARAD_STATE_COMMITTED,
+	NARAD_STATE_PENDING,		/* another's transaction is still open */
+	NARAD_STATE_OWN,			/* this transaction's own, still open */
+	NARAD_STATE_DEAD
+} NaradRecordState;
+
+/* As of now.  The caller has an active snapshot. */
+extern NaradRecordState NaradRecordStateNow(const NaradRecordHeader *hdr);
+
+/* By a snapshot of any kind (for SNAPSHOT_DIRTY its out fields are set). */
+extern bool NaradRecordVisible(const NaradRecordHeader *hdr, Snapshot snapshot);
+
+/*
+ * Assembles a large record that begins at item `item` of the page copy
+ * `page` (block `block`, in segment `ref`), reading the pages that follow.
+ * palloc'ed, *len set; NULL if a continuation is missing or damaged.
+ */
+extern char *NaradLargeAssemble(Relation rel, const NaradSegmentRef *ref,
+								BlockNumber block, Page page,
+								OffsetNumber item, BufferAccessStrategy strategy,
+								uint32 * len);
+
+#endif							/* LOG_PAGE_H */

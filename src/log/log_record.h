@@ -1,0 +1,69 @@
+/*-------------------------------------------------------------------------
+ *
+ * log_record.h
+ *	  A record's bytes: from a row, to a heap tuple.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LOG_RECORD_H
+#define LOG_RECORD_H
+
+#include "access/htup.h"
+#include "access/tupdesc.h"
+#include "log/log_format.h"
+
+/*
+ * A record ready to be appended: `head` is header, large part and null
+ * bitmap, padded; the body follows it on the page.  `body` points into
+ * `tuple`.  crc_state has all of the CRC but partition, offset and time.
+ */
+typedef struct NaradRecord
+{
+	HeapTuple	tuple;			/* all columns; the first three not null, to
+								 * be patched when the position is known */
+	char	   *head;
+	uint32		head_len;
+	char	   *body;
+	uint32		body_len;
+	uint32		crc_state;
+} NaradRecord;
+
+#define NaradRecordLength(r) ((r)->head_len + (r)->body_len)
+#define NaradRecordIsLarge(r) (NaradRecordLength(r) > NARAD_MAX_SMALL)
+
+/*
+ * Forms a record from values in the current memory context.  The first three
+ * columns are ignored.  External values are fetched, expanded ones
+ * flattened, long ones compressed when that saves space.  Errors 54000 when
+ * the values exceed narad.max_message_size.  No catalog access.
+ */
+extern void NaradRecordForm(NaradRecord *record, TupleDesc desc,
+							Datum * values, bool *isnull);
+
+/* Completes header and tuple.  Under the tail lock: no error, no palloc. */
+extern void NaradRecordFinish(NaradRecord *record, TransactionId xmin,
+							  CommandId cmin, int partition,
+							  NaradOffset offset, int64 time,
+							  NaradOffset base_offset, int64 base_time);
+
+/*
+ * The CRC over partition, offset, time, attribute count, bitmap and body of
+ * the complete record of len bytes; compare with its header's.
+ */
+extern uint32 NaradRecordCrc(const char *record, uint32 len, int partition,
+							 NaradOffset offset, int64 time);
+
+/* Bytes before the body, or 0 if the header makes no sense within len. */
+extern uint32 NaradRecordHeadLength(const char *record, uint32 len);
+
+/*
+ * The heap tuple of a complete record, palloc'ed: xmin, cmin, frozen and dead
+ * bits set; t_self and t_tableOid as given.  NULL if the record is malformed.
+ */
+extern HeapTuple NaradRecordToTuple(const char *record, uint32 len,
+									int partition, NaradOffset offset,
+									int64 time, ItemPointer tid, Oid relid);
+
+#endif							/* LOG_RECORD_H */

@@ -1,0 +1,110 @@
+/*-------------------------------------------------------------------------
+ *
+ * log_segment.h
+ *	  The segment directory: where slots lie, who has them.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LOG_SEGMENT_H
+#define LOG_SEGMENT_H
+
+#include "log/log_format.h"
+#include "storage/buf.h"
+#include "utils/relcache.h"
+
+struct NaradLogTopic;
+
+/* What a reader or writer needs to know of one open or sealed segment. */
+typedef struct NaradSegmentRef
+{
+	uint64		sequence;
+	NaradOffset first_offset;
+	uint32		partition;
+	BlockNumber first_block;
+	uint32		npages;			/* of the segment, used or not */
+	BlockNumber dir_block;		/* its entry's directory page ... */
+	uint16		dir_index;		/* ... and place there */
+	uint8		state;			/* as read; may be newer on disk */
+	uint8		size_class;
+} NaradSegmentRef;
+
+/* Arithmetic; segment_pages is the topic's S. */
+extern BlockNumber NaradSlotDirectoryBlock(uint32 slot, uint32 segment_pages);
+extern BlockNumber NaradSlotFirstBlock(uint32 slot, uint32 segment_pages);
+extern uint32 NaradClassPages(int size_class, uint32 segment_pages);
+/* Usable sub-slots, numbered 1 to the result, of a slot split by a class. */
+extern uint32 NaradClassSubslots(int size_class, uint32 segment_pages);
+/* Smallest class for a partition's segment, given how many it had and need. */
+extern int	NaradClassFor(uint64 sequence, uint32 need_pages, uint32 segment_pages);
+
+/*
+ * The directory entry of the segment in which a block lies.  False for the
+ * metapage, directory pages, free slots and blocks past what is described.
+ * first_block may be NULL.
+ */
+extern bool NaradSegmentOfBlock(Relation rel, uint32 segment_pages,
+								BlockNumber block, NaradSegmentEntry *entry,
+								BlockNumber * first_block);
+
+/*
+ * Walks the whole directory, calling back for each entry that is not free
+ * (those of split slots after the split entry itself) in slot order.
+ */
+typedef void (*NaradDirectoryVisitor) (const NaradSegmentEntry *entry,
+									   const NaradSegmentRef *ref, void *arg);
+extern void NaradDirectoryWalk(Relation rel, uint32 segment_pages,
+							   NaradDirectoryVisitor visit, void *arg);
+
+/*
+ * All open and sealed segments of a partition (-1: of all), palloc'ed, sorted
+ * by partition and sequence.  From the pages alone: works on a standby.
+ */
+extern NaradSegmentRef *NaradSegmentList(Relation rel, uint32 segment_pages,
+										 int partition, int *nsegments);
+
+/* Reads one entry from its page. */
+extern void NaradSegmentReadEntry(Relation rel, const NaradSegmentRef *ref,
+								  NaradSegmentEntry *entry);
+
+/*
+ * Reserves the lowest free place of a class as NARAD_SEGMENT_SPARE for a
+ * partition (NARAD_SEGMENT_META when meta, small class), WAL-logged; extends
+ * the file for directory pages.  Takes the allocator lock; caller holds
+ * RowExclusiveLock on the topic and no narad lock of that rank or later.
+ */
+extern void NaradSegmentAllocate(Relation rel, struct NaradLogTopic *topic,
+								 int size_class, int partition, bool meta,
+								 NaradSegmentRef *ref);
+
+/* Frees a spare that turned out too small.  As NaradSegmentAllocate. */
+extern void NaradSegmentFree(Relation rel, struct NaradLogTopic *topic,
+							 const NaradSegmentRef *ref);
+
+/*
+ * Replaces up to two entries, WAL-logged in one record.  The caller keeps
+ * others from changing them (the tail lock, or the allocator's).
+ */
+typedef struct NaradEntryChange
+{
+	const NaradSegmentRef *ref;
+	NaradSegmentEntry entry;
+}			NaradEntryChange;
+extern void NaradSegmentWriteEntries(Relation rel, NaradTopicId topic_id,
+									 NaradEntryChange * changes, int nchanges);
+
+/* One fresh zeroed page for state and group pages; its block number. */
+extern BlockNumber NaradMetaPageAllocate(Relation rel, struct NaradLogTopic *topic);
+
+/* Makes a block, and all before it, part of the file if a crash lost it. */
+extern void NaradBlockEnsure(Relation rel, BlockNumber block);
+
+/*
+ * Makes pages [from, to) of a segment exist on disk as zeros and warms the
+ * buffers; ENOSPC is reported here.  Does not touch the entry.
+ */
+extern void NaradSegmentPreparePages(Relation rel, BlockNumber first_block,
+									 uint32 from, uint32 to);
+
+#endif							/* LOG_SEGMENT_H */

@@ -1,0 +1,954 @@
+/*-------------------------------------------------------------------------
+ *
+ * log_topic.c
+ *	  The storage layer's shared memory for one topic's file.
+ *
+ * A topic gets its shared part when it is first appended to, consumed from or
+ * looked at in a server run: one pass over the directory, and a look at the
+ * last pages of each partition, in local memory; then it is published, unless
+ * somebody else was faster.  Before that nobody appends, so what is read is
+ * still true when it is published.
+ *
+ * Tail after a crash: the last record lies within the prepared pages of the
+ * open segment, on the last of them that is a data page of this partition and
+ * sequence; prepared pages past it are zeros or another segment's of old.  If
+ * one of those is damaged, it may have held records: nothing is added to that
+ * segment any more, and the next begins at an offset that cannot have been
+ * given.  I1, I11.
+ *
+ * Owns:       the table of NaradLogTopic; rd_amcache of topics.
+ * Invariants: I12: an entry is found by file and believed only if its topic
+ *             id is the metapage's.  Offsets are never given twice.
+ * Locks:      hash lock, nothing under it.
+ * Runs in:    any backend; transaction callbacks.
+ * On error:   building fails before anything is published.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/subtrans.h"
+#include "access/transam.h"
+#include "access/twophase.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/storage.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "storage/procarray.h"
+#include "storage/shmem.h"
+#include "utils/memutils.h"
+
+#include "base/base_memory.h"
+#include "log/log_events.h"
+#include "log/log_hull.h"
+#include "log/log_meta.h"
+#include "log/log_page.h"
+#include "log/log_topic.h"
+
+#define TOPIC_BUCKETS 1024
+
+typedef struct NaradLogTopicCtl
+{
+	LWLock		lock;			/* rank hash, over the chains */
+	NaradLogTopic *buckets[TOPIC_BUCKETS];
+}			NaradLogTopicCtl;
+
+static NaradLogTopicCtl * TopicCtl;
+
+/* This transaction's business with files; see NaradLogFilesMayGo. */
+static bool files_may_go;
+static RelFileLocator * doomed_files;
+static int	ndoomed_files;
+static NaradTopicId *moved_topics;
+static int	nmoved_topics;
+
+Size
+NaradLogTopicShmemSize(void)
+{
+	return MAXALIGN(sizeof(NaradLogTopicCtl));
+}
+
+void
+NaradLogTopicShmemInit(void)
+{
+	bool		found;
+
+	TopicCtl = ShmemInitStruct("Narad log topics", NaradLogTopicShmemSize(),
+							   &found);
+	if (!found)
+	{
+		memset(TopicCtl, 0, sizeof(NaradLogTopicCtl));
+		NaradLockInit(&TopicCtl->lock, NARAD_LOCK_HASH);
+	}
+}
+
+/*
+ * NaradFullXid
+ *
+ * A transaction id of about now, with its epoch.
+ */
+uint64
+NaradFullXid(TransactionId xid)
+{
+	FullTransactionId next = ReadNextFullTransactionId();
+	uint32		epoch = EpochFromFullTransactionId(next);
+
+	if (xid > XidFromFullTransactionId(next))
+		epoch--;
+	return ((uint64) epoch << 32) | xid;
+}
+
+/*
+ * NaradOldestRunningXid
+ *
+ * A lower bound of the transactions that may append from now on.
+ */
+uint64
+NaradOldestRunningXid(void)
+{
+	return NaradFullXid(GetOldestActiveTransactionId());
+}
+
+/* ---- building -------------------------------------------------------- */
+
+typedef struct FoundSegment
+{
+	NaradSegmentRef ref;
+	NaradSegmentEntry entry;
+}			FoundSegment;
+
+/* A record of a transaction that was prepared before the server started. */
+typedef struct FoundPending
+{
+	int			partition;
+	TransactionId xid;			/* top-level */
+	NaradOffset offset;
+}			FoundPending;
+
+typedef struct TopicBuild
+{
+	Relation	rel;
+	NaradMetaData meta;
+	BlockNumber nblocks;
+	FoundSegment *segments;		/* open and sealed, spares at first too */
+	int			nsegments;
+	int			segments_capacity;
+	FoundSegment meta_segment;	/* a META segment with pages left */
+	bool		has_meta;
+	NaradLogPartition *partitions;	/* plain fields and atomics only */
+	FoundPending *pending;
+	int			npending;
+	int			pending_capacity;
+}			TopicBuild;
+
+static void
+collect_segment(const NaradSegmentEntry *entry, const NaradSegmentRef *ref,
+				void *arg)
+{
+	TopicBuild *build = arg;
+	FoundSegment *found;
+
+	if (entry->state == NARAD_SEGMENT_META)
+	{
+		if (!build->has_meta && entry->pages_prepared < ref->npages)
+		{
+			build->has_meta = true;
+			build->meta_segment.ref = *ref;
+			build->meta_segment.entry = *entry;
+		}
+		return;
+	}
+	if (entry->state == NARAD_SEGMENT_SPLIT ||
+		entry->partition >= build->meta.npartitions)
+		return;
+	if (build->nsegments == build->segments_capacity)
+	{
+		build->segments_capacity *= 2;
+		build->segments = repalloc_huge(build->segments,
+										(Size) build->segments_capacity *
+										sizeof(FoundSegment));
+	}
+	found = &build->segments[build->nsegments++];
+	found->ref = *ref;
+	found->entry = *entry;
+}
+
+/* By partition; spares after the others; by sequence. */
+static int
+compare_found(const void *a, const void *b)
+{
+	const		FoundSegment *left = a;
+	const		FoundSegment *right = b;
+	bool		left_spare = left->entry.state == NARAD_SEGMENT_SPARE;
+	bool		right_spare = right->entry.state == NARAD_SEGMENT_SPARE;
+
+	if (left->entry.partition != right->entry.partition)
+		return left->entry.partition < right->entry.partition ? -1 : 1;
+	if (left_spare != right_spare)
+		return left_spare ? 1 : -1;
+	if (left->entry.sequence != right->entry.sequence)
+		return left->entry.sequence < right->entry.sequence ? -1 : 1;
+	return 0;
+}
+
+/*
+ * Prepared pages that are there: extending a file is not WAL-logged, so after
+ * a power failure, or on a promoted standby, there may be fewer than the entry
+ * says.  Those with records always are.
+ */
+static uint32
+existing_pages(TopicBuild * build, const FoundSegment * segment)
+{
+	BlockNumber first = segment->ref.first_block;
+
+	if (first >= build->nblocks)
+		return 0;
+	return Min(segment->entry.pages_prepared, build->nblocks - first);
+}
+
+/* Is it a data page of the segment? */
+static bool
+is_page_of(TopicBuild * build, const FoundSegment * segment, Page page)
+{
+	NaradDataSpecial *special;
+
+	if (!NaradDataPageIsValid(page, build->meta.topic_id))
+		return false;
+	special = NaradDataPageSpecial(page);
+	return special->head.partition == segment->entry.partition &&
+		special->sequence == segment->entry.sequence;
+}
+
+/* The offset after the last record that begins on a page, and its time. */
+static NaradOffset
+page_end(Page page, int64 * time)
+{
+	NaradDataSpecial *special = NaradDataPageSpecial(page);
+	OffsetNumber last = PageGetMaxOffsetNumber(page);
+	NaradRecordHeader hdr;
+
+	*time = special->base_time;
+	if (last < NaradFirstRecordItem(page))
+		return special->base_offset;
+	memcpy(&hdr, PageGetItem(page, PageGetItemId(page, last)), sizeof(hdr));
+	*time = NaradHeaderTime(special, &hdr);
+	return NaradHeaderOffset(special, &hdr) + 1;
+}
+
+/* Finds the tail of a partition in its open segment. */
+static void
+recover_tail(TopicBuild * build, NaradLogPartition *part,
+			 const FoundSegment * segment)
+{
+	uint32		prepared = existing_pages(build, segment);
+	NaradOffset end = segment->entry.first_offset;
+	bool		damaged = false;
+	PGAlignedBlock copy;
+	uint32		page;
+	int64		time;
+
+	for (page = prepared; page > 0; page--)
+	{
+		if (!NaradPageCopyChecked(build->rel,
+								  segment->ref.first_block + page - 1,
+								  copy.data))
+			damaged = true;
+		else if (is_page_of(build, segment, (Page) copy.data))
+		{
+			end = Max(end, page_end((Page) copy.data, &time));
+			part->last_time = Max(part->last_time, time);
+			break;
+		}
+	}
+
+	part->has_open = true;
+	part->open = segment->ref;
+	part->open_prepared = prepared;
+	part->next_page = page;
+	part->open_epoch = segment->entry.epoch;
+	part->newest_xid = U64FromFullTransactionId(ReadNextFullTransactionId());
+	part->first_time = part->last_time;
+	if (page > 0 &&
+		NaradPageCopyChecked(build->rel, segment->ref.first_block, copy.data) &&
+		is_page_of(build, segment, (Page) copy.data))
+		part->first_time = NaradDataPageSpecial(copy.data)->base_time;
+
+	if (damaged)
+	{
+		NaradOffset skipped = end +
+		(uint64) (prepared - page + 1) * (NARAD_MAX_DELTA + 1);
+
+		part->must_seal = true;
+		ereport(LOG,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("end of partition %u of topic \"%s\" is damaged after block %u",
+						segment->entry.partition,
+						RelationGetRelationName(build->rel),
+						segment->ref.first_block + page),
+				 errdetail("Offsets " UINT64_FORMAT " to " UINT64_FORMAT " are skipped.",
+						   end, skipped - 1)));
+		end = skipped;
+	}
+	pg_atomic_init_u64(&part->end_offset, end);
+}
+
+/* Remembers records of prepared transactions in a segment's first pages. */
+static void
+find_pending(TopicBuild * build, const FoundSegment * segment, uint32 npages,
+			 TransactionId oldest)
+{
+	PGAlignedBlock copy;
+	Page		page = (Page) copy.data;
+	uint32		i;
+
+	for (i = 0; i < npages; i++)
+	{
+		OffsetNumber item;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!NaradPageCopyChecked(build->rel, segment->ref.first_block + i,
+								  copy.data) ||
+			!is_page_of(build, segment, page))
+			continue;
+		for (item = NaradFirstRecordItem(page);
+			 item <= PageGetMaxOffsetNumber(page); item++)
+		{
+			NaradRecordHeader hdr;
+			FoundPending *found;
+
+			memcpy(&hdr, PageGetItem(page, PageGetItemId(page, item)),
+				   sizeof(hdr));
+			if (!TransactionIdIsNormal(hdr.xmin) ||
+				TransactionIdPrecedes(hdr.xmin, oldest) ||
+				TransactionIdIsCurrentTransactionId(hdr.xmin) ||
+				!TransactionIdIsInProgress(hdr.xmin))
+				continue;
+			if (build->npending == build->pending_capacity)
+			{
+				build->pending_capacity = Max(64, build->pending_capacity * 2);
+				build->pending = build->pending == NULL ?
+					palloc(build->pending_capacity * sizeof(FoundPending)) :
+					repalloc_huge(build->pending, (Size) sizeof(FoundPending) *
+								  build->pending_capacity);
+			}
+			found = &build->pending[build->npending++];
+			found->partition = segment->entry.partition;
+			found->xid = SubTransGetTopmostTransaction(hdr.xmin);
+			found->offset = NaradHeaderOffset(NaradDataPageSpecial(page), &hdr);
+		}
+	}
+}
+
+/* One partition from its segments, sorted; those of state spare come last. */
+static void
+build_partition(TopicBuild * build, NaradLogPartition *part,
+				const FoundSegment * segments, int nsegments, NaradOffset base,
+				TransactionId oldest)
+{
+	const		FoundSegment *last;
+	int			nmap = 0;
+
+	part->last_time = PG_INT64_MIN;
+	pg_atomic_init_u64(&part->start_offset, base);
+	pg_atomic_init_u64(&part->end_offset, base);
+
+	while (nmap < nsegments && segments[nmap].entry.state != NARAD_SEGMENT_SPARE)
+		nmap++;
+	if (nmap < nsegments)
+	{
+		part->has_spare = true;
+		part->spare = segments[nmap].ref;
+		part->spare_prepared = existing_pages(build, &segments[nmap]);
+		part->spare_oldest_xid = NaradOldestRunningXid();
+	}
+	part->nmap = nmap;
+	if (nmap == 0)
+		return;
+
+	last = &segments[nmap - 1];
+	part->next_sequence = last->entry.sequence + 1;
+	pg_atomic_init_u64(&part->start_offset, segments[0].entry.first_offset);
+	if (last->entry.state == NARAD_SEGMENT_OPEN)
+	{
+		if (nmap > 1)
+			part->last_time = segments[nmap - 2].entry.last_time;
+		recover_tail(build, part, last);
+	}
+	else
+	{
+		part->last_time = last->entry.last_time;
+		pg_atomic_init_u64(&part->end_offset, last->entry.end_offset);
+	}
+
+	if (TransactionIdIsValid(oldest))
+	{
+		int			i;
+
+		for (i = nmap - 1; i >= 0; i--)
+		{
+			bool		is_open = segments[i].entry.state == NARAD_SEGMENT_OPEN;
+
+			if (!is_open &&
+				segments[i].entry.newest_xid < NaradFullXid(oldest))
+				break;
+			find_pending(build, &segments[i],
+						 is_open ? part->next_page : segments[i].entry.pages_used,
+						 oldest);
+		}
+	}
+}
+
+/*
+ * Reads everything into local memory.  Transactions that were prepared before
+ * the server started have no hull; only they can have open records in a topic
+ * that is not attached yet (besides our own).
+ */
+static void
+build_local(TopicBuild * build)
+{
+	NaradOffset *bases;
+	TransactionId oldest = InvalidTransactionId;
+	int			partition;
+	int			next = 0;
+
+	build->nblocks = RelationGetNumberOfBlocks(build->rel);
+	build->segments_capacity = 64;
+	build->segments = palloc(build->segments_capacity * sizeof(FoundSegment));
+	NaradDirectoryWalk(build->rel, build->meta.segment_pages, collect_segment,
+					   build);
+	qsort(build->segments, build->nsegments, sizeof(FoundSegment),
+		  compare_found);
+	bases = NaradMetaStartOffsets(build->rel, &build->meta);
+	if (max_prepared_xacts > 0)
+		oldest = GetOldestActiveTransactionId();
+
+	build->partitions =
+		MemoryContextAllocExtended(CurrentMemoryContext,
+								   (Size) build->meta.npartitions *
+								   sizeof(NaradLogPartition),
+								   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	for (partition = 0; partition < build->meta.npartitions; partition++)
+	{
+		int			first = next;
+
+		while (next < build->nsegments &&
+			   build->segments[next].entry.partition == partition)
+			next++;
+		build_partition(build, &build->partitions[partition],
+						&build->segments[first], next - first,
+						bases[partition], oldest);
+	}
+}
+
+/* ---- shared memory --------------------------------------------------- */
+
+/* Frees a topic that is in no chain, or never was. */
+static void
+free_topic(NaradLogTopic *topic)
+{
+	int			i;
+
+	if (topic->partitions != NULL)
+	{
+		for (i = 0; i < topic->npartitions; i++)
+		{
+			NaradHullForgetPartition(&topic->partitions[i]);
+			NaradFree(topic->partitions[i].map);
+		}
+		NaradFree(topic->partitions);
+	}
+	NaradFree(topic);
+}
+
+/* Makes a partition's locks, lists and map; false when out of memory. */
+static bool
+init_partition(NaradLogPartition *part, const NaradLogPartition *local,
+			   int partition, const FoundSegment * segments)
+{
+	uint32		i;
+
+	memcpy(part, local, sizeof(NaradLogPartition));
+	part->partition = partition;
+	NaradLockInit(&part->tail_lock, NARAD_LOCK_TAIL);
+	NaradLockInit(&part->map_lock, NARAD_LOCK_MAP);
+	NaradLockInit(&part->hull_lock, NARAD_LOCK_HULL);
+	ConditionVariableInit(&part->gate_cv);
+	pg_atomic_init_u64(&part->end_offset,
+					   pg_atomic_read_u64(&unconstify(NaradLogPartition *, local)->end_offset));
+	pg_atomic_init_u64(&part->start_offset,
+					   pg_atomic_read_u64(&unconstify(NaradLogPartition *, local)->start_offset));
+	pg_atomic_init_u32(&part->tail_block, part->next_page > 0 ?
+					   part->open.first_block + part->next_page - 1 :
+					   InvalidBlockNumber);
+	pg_atomic_init_u64(&part->corrupt_records, 0);
+	pg_atomic_init_u64(&part->ring_head, 0);
+	pg_atomic_init_u32(&part->nownerless, 0);
+	dlist_init(&part->hulls);
+
+	part->map_capacity = part->nmap + 8;
+	part->map = NaradAlloc(part->map_capacity * sizeof(NaradSegmentRef));
+	if (part->map == NULL)
+		return false;
+	for (i = 0; i < part->nmap; i++)
+		part->map[i] = segments[i].ref;
+	return true;
+}
+
+/* The shared topic from what was built; NULL when out of memory. */
+static NaradLogTopic *
+build_shared(TopicBuild * build)
+{
+	NaradLogTopic *topic = NaradAlloc(sizeof(NaradLogTopic));
+	int			partition;
+	int			next = 0;
+	int			i;
+
+	if (topic == NULL)
+		return NULL;
+	topic->locator = NaradRelationLocator(build->rel);
+	topic->topic_id = build->meta.topic_id;
+	topic->database = NaradLocatorDatabase(topic->locator);
+	topic->segment_pages = build->meta.segment_pages;
+	topic->npartitions = build->meta.npartitions;
+	NaradLockInit(&topic->alloc_lock, NARAD_LOCK_ALLOC);
+	NaradLockInit(&topic->groups_lock, NARAD_LOCK_GROUPS);
+	pg_atomic_init_u32(&topic->epoch, 0);
+	if (build->has_meta)
+	{
+		topic->meta_block = build->meta_segment.ref.first_block +
+			build->meta_segment.entry.pages_prepared;
+		topic->meta_left = build->meta_segment.ref.npages -
+			build->meta_segment.entry.pages_prepared;
+		topic->meta_dir_block = build->meta_segment.ref.dir_block;
+		topic->meta_dir_index = build->meta_segment.ref.dir_index;
+	}
+
+	topic->partitions = NaradAlloc((Size) topic->npartitions *
+								   sizeof(NaradLogPartition));
+	if (topic->partitions == NULL)
+	{
+		free_topic(topic);
+		return NULL;
+	}
+
+	/* All lists first: free_topic goes over every partition. */
+	for (partition = 0; partition < topic->npartitions; partition++)
+	{
+		NaradLockInit(&topic->partitions[partition].hull_lock,
+					  NARAD_LOCK_HULL);
+		dlist_init(&topic->partitions[partition].hulls);
+	}
+	for (partition = 0; partition < topic->npartitions; partition++)
+	{
+		NaradLogPartition *part = &topic->partitions[partition];
+		int			first = next;
+
+		while (next < build->nsegments &&
+			   build->segments[next].entry.partition == partition)
+			next++;
+		if (!init_partition(part, &build->partitions[partition], partition,
+							&build->segments[first]))
+		{
+			free_topic(topic);
+			return NULL;
+		}
+	}
+	for (i = 0; i < build->npending; i++)
+	{
+		FoundPending *found = &build->pending[i];
+
+		if (!NaradHullRestore(&topic->partitions[found->partition], found->xid,
+							  found->offset))
+		{
+			free_topic(topic);
+			return NULL;
+		}
+	}
+	return topic;
+}
+
+static NaradLogTopic **
+find_bucket(const RelFileLocator * locator)
+{
+	uint32		hash = hash_bytes((const unsigned char *) locator,
+								  sizeof(RelFileLocator));
+
+	return &TopicCtl->buckets[hash % TOPIC_BUCKETS];
+}
+
+/* The link to a file's topic, or to the chain's end.  Under the hash lock. */
+static NaradLogTopic **
+find_link(const RelFileLocator * locator)
+{
+	NaradLogTopic **link = find_bucket(locator);
+
+	while (*link != NULL && !RelFileLocatorEquals((*link)->locator, *locator))
+		link = &(*link)->next;
+	return link;
+}
+
+/*
+ * Puts a topic into the table and returns the one to be used: the other, if
+ * somebody was faster.  One of another topic id is out of date: the file was
+ * dropped by a prepared transaction, or truncated in place, and made anew.
+ */
+static NaradLogTopic *
+publish(NaradLogTopic *topic)
+{
+	NaradLogTopic **link;
+	NaradLogTopic *other;
+	bool		is_stale = false;
+
+	LWLockAcquire(&TopicCtl->lock, LW_EXCLUSIVE);
+	link = find_link(&topic->locator);
+	other = *link;
+	if (other == NULL || other->topic_id != topic->topic_id)
+	{
+		is_stale = other != NULL;
+		topic->next = is_stale ? other->next : NULL;
+		*link = topic;
+	}
+	LWLockRelease(&TopicCtl->lock);
+
+	if (other == NULL)
+		return topic;
+	if (is_stale)
+	{
+		if (NaradLogEventTable.topic_gone != NULL)
+			NaradLogEventTable.topic_gone(other->database, other->topic_id);
+		free_topic(other);
+		return topic;
+	}
+	free_topic(topic);
+	return other;
+}
+
+/* The shared part of a topic, built if need be. */
+static NaradLogTopic *
+attach_topic(Relation rel)
+{
+	RelFileLocator locator = NaradRelationLocator(rel);
+	TopicBuild	build = {0};
+	NaradLogTopic *topic;
+	MemoryContext context;
+	MemoryContext old;
+
+	if (!NaradMetaRead(rel, &build.meta))
+		elog(ERROR, "topic \"%s\" has lost its metapage",
+			 RelationGetRelationName(rel));
+	LWLockAcquire(&TopicCtl->lock, LW_SHARED);
+	topic = *find_link(&locator);
+	LWLockRelease(&TopicCtl->lock);
+	if (topic != NULL && topic->topic_id == build.meta.topic_id)
+		return topic;
+
+	/* This file, like any, may go with this transaction: look at its end. */
+	NaradLogFilesMayGo();
+
+	context = AllocSetContextCreate(CurrentMemoryContext, "narad attach",
+									ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(context);
+	build.rel = rel;
+	build_local(&build);
+	topic = build_shared(&build);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+	if (topic == NULL)
+		NaradReportOutOfMemory("topics");
+	return publish(topic);
+}
+
+/* ---- what a backend knows -------------------------------------------- */
+
+/*
+ * NaradRelInfoGet
+ *
+ * What this backend knows of a topic; NULL while its file is empty.  Any
+ * lock; works on a standby.
+ */
+NaradRelInfo *
+NaradRelInfoGet(Relation rel)
+{
+	NaradRelInfo *info = rel->rd_amcache;
+
+	if (info == NULL)
+	{
+		NaradMetaData meta;
+
+		if (!NaradMetaRead(rel, &meta))
+			return NULL;
+		info = MemoryContextAllocZero(CacheMemoryContext,
+									  sizeof(NaradRelInfo));
+		info->topic_id = meta.topic_id;
+		info->segment_pages = meta.segment_pages;
+		info->npartitions = meta.npartitions;
+		rel->rd_amcache = info;
+	}
+	return info;
+}
+
+/*
+ * NaradRelInfoAttach
+ *
+ * The same with the shared part, which is built if need be; without it during
+ * recovery.  AccessShareLock, no narad lock.  May error 53200.
+ */
+NaradRelInfo *
+NaradRelInfoAttach(Relation rel)
+{
+	NaradRelInfo *info = NaradRelInfoGet(rel);
+
+	if (info != NULL && info->shared == NULL && !RecoveryInProgress())
+	{
+		NaradLogTopic *topic = attach_topic(rel);
+
+		info = NaradRelInfoGet(rel);
+		info->shared = topic;
+	}
+	return info;
+}
+
+/*
+ * NaradRelInfoCreate
+ *
+ * The same; writes the metapage first if the file is empty.  RowExclusiveLock,
+ * no narad lock, not during recovery.
+ */
+NaradRelInfo *
+NaradRelInfoCreate(Relation rel, int npartitions, uint32 segment_pages)
+{
+	NaradRelInfo *info = rel->rd_amcache;
+
+	if (info != NULL && info->shared != NULL)
+		return info;
+	if (NaradRelInfoGet(rel) == NULL)
+		NaradMetaCreate(rel, npartitions, segment_pages);
+	info = NaradRelInfoAttach(rel);
+	Assert(info != NULL && info->shared != NULL);
+	return info;
+}
+
+/*
+ * NaradRelInfoForget
+ *
+ * What this backend knows of rel is out of date: its file was truncated in
+ * place.
+ */
+void
+NaradRelInfoForget(Relation rel)
+{
+	if (rel->rd_amcache != NULL)
+	{
+		pfree(rel->rd_amcache);
+		rel->rd_amcache = NULL;
+	}
+}
+
+static void
+begin_epoch(NaradMetaData *meta, void *arg)
+{
+	meta->system_identifier = GetSystemIdentifier();
+	meta->timeline = GetWALInsertionTimeLine();
+	meta->epoch++;
+}
+
+/*
+ * NaradLogTopicSettleEpoch
+ *
+ * Makes sure, at a server run's first append, that the topic's epoch is that
+ * of this server: another system identifier or timeline than the last append
+ * had begins a new one.  Segments opened in an earlier epoch are sealed at
+ * their partition's next append.  RowExclusiveLock, no narad lock.
+ */
+void
+NaradLogTopicSettleEpoch(Relation rel, NaradLogTopic *topic)
+{
+	if (pg_atomic_read_u32(&topic->epoch) != 0)
+		return;
+
+	LWLockAcquire(&topic->alloc_lock, LW_EXCLUSIVE);
+	if (pg_atomic_read_u32(&topic->epoch) == 0)
+	{
+		NaradMetaData meta;
+
+		if (!NaradMetaRead(rel, &meta))
+			elog(ERROR, "topic \"%s\" has lost its metapage",
+				 RelationGetRelationName(rel));
+		if (meta.system_identifier != GetSystemIdentifier() ||
+			meta.timeline != GetWALInsertionTimeLine())
+		{
+			NaradMetaModify(rel, begin_epoch, NULL);
+			meta.epoch++;
+		}
+		pg_atomic_write_u32(&topic->epoch, meta.epoch);
+	}
+	LWLockRelease(&topic->alloc_lock);
+}
+
+/* ---- files that go --------------------------------------------------- */
+
+/*
+ * NaradLogFilesMayGo
+ *
+ * A relation may be dropped, truncated, moved or (when its creation is rolled
+ * back) undone by this transaction: look at its end.  Also attaches to shared
+ * memory, which a callback could not.
+ */
+void
+NaradLogFilesMayGo(void)
+{
+	files_may_go = true;
+	if (TopicCtl != NULL)
+		NaradMemoryArea();
+}
+
+/*
+ * NaradLogTopicMoved
+ *
+ * One of the topic's files goes at this transaction's end, whichever way it
+ * ends, but the topic lives on in the other: topic_gone is not called.
+ */
+void
+NaradLogTopicMoved(NaradTopicId topic_id)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+	if (moved_topics == NULL)
+		moved_topics = palloc(sizeof(NaradTopicId));
+	else
+		moved_topics = repalloc(moved_topics, (nmoved_topics + 1) *
+								sizeof(NaradTopicId));
+	moved_topics[nmoved_topics++] = topic_id;
+	MemoryContextSwitchTo(old);
+	NaradLogFilesMayGo();
+}
+
+/*
+ * NaradLogCollectFiles
+ *
+ * Before commit, while memory may still be allocated: which files will go.
+ */
+void
+NaradLogCollectFiles(void)
+{
+	MemoryContext old;
+
+	if (!files_may_go || TopicCtl == NULL)
+		return;
+	old = MemoryContextSwitchTo(TopTransactionContext);
+	ndoomed_files = smgrGetPendingDeletes(true, &doomed_files);
+	MemoryContextSwitchTo(old);
+}
+
+/* Tells the layer above and frees a topic that is in no chain any more. */
+static void
+forget_topic(NaradLogTopic *topic)
+{
+	bool		is_moved = false;
+	int			i;
+
+	for (i = 0; i < nmoved_topics; i++)
+		if (moved_topics[i] == topic->topic_id)
+			is_moved = true;
+	if (!is_moved && NaradLogEventTable.topic_gone != NULL)
+		NaradLogEventTable.topic_gone(topic->database, topic->topic_id);
+	free_topic(topic);
+}
+
+/*
+ * NaradLogForgetFiles
+ *
+ * Frees the shared part of topics whose files this (sub)transaction's commit
+ * or abort deletes.  Nobody else can use them: this transaction had them
+ * locked exclusively, or nobody else ever saw them.  From the transaction
+ * callbacks; the abort of a subtransaction counts as abort.  I12.
+ */
+void
+NaradLogForgetFiles(bool is_commit)
+{
+	RelFileLocator *files = doomed_files;
+	int			nfiles = ndoomed_files;
+	int			i;
+
+	if (!files_may_go || TopicCtl == NULL)
+		return;
+	if (!is_commit)
+		nfiles = smgrGetPendingDeletes(false, &files);
+
+	for (i = 0; i < nfiles; i++)
+	{
+		NaradLogTopic **link;
+		NaradLogTopic *topic;
+
+		LWLockAcquire(&TopicCtl->lock, LW_EXCLUSIVE);
+		link = find_link(&files[i]);
+		topic = *link;
+		if (topic != NULL)
+			*link = topic->next;
+		LWLockRelease(&TopicCtl->lock);
+		if (topic != NULL)
+			forget_topic(topic);
+	}
+}
+
+/*
+ * NaradLogForgetDatabase
+ *
+ * The same for all topics of a database that was dropped.
+ */
+void
+NaradLogForgetDatabase(Oid database)
+{
+	int			bucket;
+
+	if (TopicCtl == NULL)
+		return;
+	for (bucket = 0; bucket < TOPIC_BUCKETS; bucket++)
+	{
+		NaradLogTopic *gone = NULL;
+		NaradLogTopic **link;
+
+		LWLockAcquire(&TopicCtl->lock, LW_EXCLUSIVE);
+		link = &TopicCtl->buckets[bucket];
+		while (*link != NULL)
+		{
+			NaradLogTopic *topic = *link;
+
+			if (topic->database == database)
+			{
+				*link = topic->next;
+				topic->next = gone;
+				gone = topic;
+			}
+			else
+				link = &topic->next;
+		}
+		LWLockRelease(&TopicCtl->lock);
+
+		while (gone != NULL)
+		{
+			NaradLogTopic *topic = gone;
+
+			gone = topic->next;
+			forget_topic(topic);
+		}
+	}
+}
+
+/*
+ * NaradLogFilesReset
+ *
+ * The transaction is over.
+ */
+void
+NaradLogFilesReset(void)
+{
+	files_may_go = false;
+	doomed_files = NULL;
+	ndoomed_files = 0;
+	moved_topics = NULL;
+	nmoved_topics = 0;
+}

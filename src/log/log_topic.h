@@ -1,0 +1,178 @@
+/*-------------------------------------------------------------------------
+ *
+ * log_topic.h
+ *	  The storage layer's shared memory for one topic's file.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LOG_TOPIC_H
+#define LOG_TOPIC_H
+
+#include "base/base_compat.h"
+#include "base/base_lock.h"
+#include "lib/ilist.h"
+#include "log/log_segment.h"
+#include "port/atomics.h"
+#include "storage/condition_variable.h"
+#include "utils/relcache.h"
+
+#define NARAD_RING_SIZE 64
+
+/*
+ * The offsets one open transaction has appended to one partition, from the
+ * first to the last; others' may lie between.
+ */
+typedef struct NaradHull
+{
+	dlist_node	node;			/* in NaradLogPartition.hulls; hull lock */
+	struct NaradLogPartition *part; /* constant while in use */
+	struct NaradHull *next_mine;	/* of the owner's; owner only */
+	TransactionId xid;			/* top-level; constant while in use */
+	bool		ownerless;		/* prepared, or adopted by a reader: nobody's
+								 * callback will end it; hull lock */
+	NaradOffset first;			/* NARAD_INVALID_OFFSET before the first
+								 * append; writer: owner under tail and hull
+								 * lock; readers: hull lock */
+	NaradOffset last;			/* same */
+} NaradHull;
+
+typedef struct NaradLogPartition
+{
+	int			partition;		/* constant */
+	LWLock		tail_lock;
+	LWLock		map_lock;
+	LWLock		hull_lock;
+
+	/* Large appends: written under tail_lock; the CV is for those who wait. */
+	int			gate_owner;		/* pgprocno + 1 of the holder, or 0 */
+	NaradOffset gate_end;		/* end offset once the holder is done or gone */
+	ConditionVariable gate_cv;	/* also when `preparing` is cleared */
+
+	/* The tail: all under tail_lock. */
+	bool		has_open;
+	bool		has_spare;
+	bool		preparing;		/* somebody prepares pages or a spare */
+	bool		must_seal;		/* nothing may be added to open: its tail was
+								 * found damaged, or it is of an older epoch */
+	NaradSegmentRef open;
+	NaradSegmentRef spare;
+	uint32		open_prepared;	/* pages of the open segment that exist */
+	uint32		spare_prepared;
+	uint32		next_page;		/* first page of open never written to */
+	uint64		next_sequence;	/* of the segment to be opened next */
+	int64		last_time;		/* produced_at of the last record, or
+								 * PG_INT64_MIN */
+	int64		first_time;		/* of the open segment's first record */
+	uint64		newest_xid;		/* FullTransactionId, of the open segment */
+	uint64		spare_oldest_xid;	/* lower bound for the spare, once opened */
+	uint32		open_epoch;		/* of the open segment */
+
+	/* Written under tail_lock, read by anybody. */
+	pg_atomic_uint32 tail_block;	/* last data page written, or
+									 * InvalidBlockNumber */
+	pg_atomic_uint64 end_offset;	/* next offset to be given */
+	pg_atomic_uint64 start_offset;	/* earliest retained */
+	pg_atomic_uint64 corrupt_records;	/* met since start */
+
+	/* Segments by sequence, under map_lock (writers hold tail_lock too). */
+	NaradSegmentRef *map;
+	uint32		nmap;
+	uint32		map_capacity;
+
+	/* Open transactions and those that ended, under hull_lock. */
+	dlist_head	hulls;
+	pg_atomic_uint32 nownerless;	/* ownerless hulls; read by anybody */
+	pg_atomic_uint64 ring_head; /* entries ever put; read by anybody */
+	NaradRange	ring[NARAD_RING_SIZE];
+} NaradLogPartition;
+
+/*
+ * One per file of a topic that somebody appended to, consumed from or looked
+ * at since the server started.  Found by RelFileLocator; freed when the file
+ * is dropped by a committed or aborted transaction.  Constant but for the
+ * partitions and the allocator's fields.
+ */
+typedef struct NaradLogTopic
+{
+	RelFileLocator locator;
+	struct NaradLogTopic *next; /* in its bucket; hash lock */
+	NaradTopicId topic_id;
+	Oid			database;
+	uint32		segment_pages;
+	int			npartitions;
+	LWLock		alloc_lock;
+	LWLock		groups_lock;	/* group directory and state maps on disk */
+	pg_atomic_uint32 epoch;		/* 0 until this server run's first append;
+								 * written under alloc_lock */
+
+	/* Allocator, under alloc_lock: nothing below the hints is free. */
+	uint32		free_hint;		/* slot */
+	uint32		split_hint[NARAD_CLASS_WHOLE];	/* slot split by the class */
+	BlockNumber meta_block;		/* next page of the META segment in use, or 0 */
+	uint32		meta_left;		/* pages left there */
+	BlockNumber meta_dir_block; /* its entry */
+	uint16		meta_dir_index;
+
+	NaradLogPartition *partitions;	/* array of npartitions */
+} NaradLogTopic;
+
+/*
+ * What this backend knows of a topic's relation; lives in rd_amcache, so use
+ * it before anything that may process invalidations, and fetch it again.
+ * Exists only once the metapage does.
+ */
+typedef struct NaradRelInfo
+{
+	NaradTopicId topic_id;
+	uint32		segment_pages;
+	int			npartitions;
+	NaradLogTopic *shared;		/* NULL during recovery, or not yet attached */
+} NaradRelInfo;
+
+/* NULL while the file is empty.  Reads block 0 at first.  Any lock. */
+extern NaradRelInfo *NaradRelInfoGet(Relation rel);
+
+/*
+ * The same with the shared part attached (built by one pass over the
+ * directory if need be); writes the metapage first if the file is empty, with
+ * the partition count and segment size given (0: defaults).  The caller holds
+ * RowExclusiveLock; not during recovery.  May error 53200.
+ */
+extern NaradRelInfo *NaradRelInfoCreate(Relation rel, int npartitions,
+										uint32 segment_pages);
+
+/* Attached, if the file is not empty; else NULL.  AccessShareLock will do. */
+extern NaradRelInfo *NaradRelInfoAttach(Relation rel);
+
+extern void NaradLogTopicShmemInit(void);	/* once the memory area exists */
+extern Size NaradLogTopicShmemSize(void);
+
+/* What this backend knows of rel is out of date. */
+extern void NaradRelInfoForget(Relation rel);
+
+/*
+ * Makes sure that the topic's epoch is that of this server, once a server run
+ * before the first append.  RowExclusiveLock, no narad lock.
+ */
+extern void NaradLogTopicSettleEpoch(Relation rel, NaradLogTopic *topic);
+
+/* A transaction id of about now with its epoch: U64 of FullTransactionId. */
+extern uint64 NaradFullXid(TransactionId xid);
+/* The same of the oldest transaction running in the server. */
+extern uint64 NaradOldestRunningXid(void);
+
+/* Files may be dropped in this transaction: look at its end. */
+extern void NaradLogFilesMayGo(void);
+
+/* A file goes, but its topic lives on in another (SET TABLESPACE). */
+extern void NaradLogTopicMoved(NaradTopicId topic_id);
+
+/* From the storage layer's transaction callbacks. */
+extern void NaradLogCollectFiles(void); /* before commit */
+extern void NaradLogForgetFiles(bool is_commit);
+extern void NaradLogForgetDatabase(Oid database);
+extern void NaradLogFilesReset(void);
+
+#endif							/* LOG_TOPIC_H */

@@ -1,0 +1,141 @@
+/*-------------------------------------------------------------------------
+ *
+ * log_xact.c
+ *	  The storage layer's part in the end of a transaction.
+ *
+ * Order at a commit: core makes the transaction visible; the hulls move to
+ * the rings; the layers above look at the rings and wake; the shared parts of
+ * files that went are freed.  An abort is the same, with large appends that
+ * failed given up first.
+ *
+ * Owns:       storage's transaction and subtransaction callbacks and its
+ *             object access hook.
+ * Invariants: I1, I3: nothing is published before the transaction has ended
+ *             for everybody.
+ * Runs in:    any backend; parallel workers have no part in it.
+ * On error:   callbacks of the end neither error nor allocate (an abort may).
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_database.h"
+
+#include "log/log_append.h"
+#include "log/log_hull.h"
+#include "log/log_topic.h"
+#include "log/log_xact.h"
+
+static object_access_hook_type previous_access_hook;
+
+/* The database that this transaction drops: one a command, in no block. */
+static Oid dropped_database;
+
+/* Runs before the layers above: what was appended is decided now. */
+static void
+publish_callback(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+			NaradHullAtXactEnd();
+			break;
+		case XACT_EVENT_ABORT:
+			NaradAppendAtAbort();
+			NaradHullAtXactEnd();
+			break;
+		case XACT_EVENT_PREPARE:
+			NaradHullAtPrepare();
+			break;
+		default:
+			break;
+	}
+}
+
+/* Runs after the layers above: forgets files. */
+static void
+forget_callback(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			NaradLogCollectFiles();
+			return;
+		case XACT_EVENT_COMMIT:
+			NaradLogForgetFiles(true);
+			if (OidIsValid(dropped_database))
+				NaradLogForgetDatabase(dropped_database);
+			break;
+		case XACT_EVENT_ABORT:
+			NaradLogForgetFiles(false);
+			break;
+		case XACT_EVENT_PREPARE:
+			break;
+		default:
+			return;
+	}
+	NaradLogFilesReset();
+	dropped_database = InvalidOid;
+}
+
+/*
+ * A subtransaction's records stay where they are, dead.  What it held while
+ * appending is given up, and files it created are forgotten.
+ */
+static void
+sub_callback(SubXactEvent event, SubTransactionId mySubid,
+			 SubTransactionId parentSubid, void *arg)
+{
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+	{
+		NaradAppendAtAbort();
+		NaradLogForgetFiles(false);
+	}
+}
+
+/* Notices drops of relations and databases. */
+static void
+watch_drops(ObjectAccessType access, Oid classId, Oid objectId, int subId,
+			void *arg)
+{
+	if (previous_access_hook)
+		previous_access_hook(access, classId, objectId, subId, arg);
+
+	if (access == OAT_DROP && classId == RelationRelationId && subId == 0)
+		NaradLogFilesMayGo();
+	else if (access == OAT_DROP && classId == DatabaseRelationId)
+	{
+		dropped_database = objectId;
+		NaradLogFilesMayGo();
+	}
+}
+
+/*
+ * NaradLogXactRegisterFirst
+ *
+ * Registers what must run last.
+ */
+void
+NaradLogXactRegisterFirst(void)
+{
+	RegisterXactCallback(forget_callback, NULL);
+	previous_access_hook = object_access_hook;
+	object_access_hook = watch_drops;
+}
+
+/*
+ * NaradLogXactRegisterLast
+ *
+ * Registers what must run first.
+ */
+void
+NaradLogXactRegisterLast(void)
+{
+	RegisterXactCallback(publish_callback, NULL);
+	RegisterSubXactCallback(sub_callback, NULL);
+}

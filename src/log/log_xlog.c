@@ -1,0 +1,311 @@
+/*-------------------------------------------------------------------------
+ *
+ * log_xlog.c
+ *	  WAL records of the log: insertion, replay, description, masking.
+ *
+ * Two kinds.  APPEND adds items to one data page; the first append to a page
+ * initialises it, so that a fresh page never costs a full-page image.
+ * META_UPDATE changes one byte range on each of a set of pages that are not
+ * data.  Both rebuild exactly the bytes the primary has, the hole between
+ * pd_lower and pd_upper excepted.  Records name every page they touch and
+ * need nothing else: no catalog, no setting, no other page.
+ *
+ * Owns:       the layout of the records.
+ * Invariants: replay is idempotent by page LSN, and waits for nothing.
+ * Locks:      redo: one buffer lock at a time for data, in the order of block
+ *             ids for a META_UPDATE.
+ * Runs in:    any backend; redo in the startup process.
+ * WAL:        APPEND, APPEND+INIT, META_UPDATE (that one is inserted by
+ *             NaradPagesUpdate, log_meta.c).
+ * On error:   a record that does not fit its page is a PANIC in redo.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/bufmask.h"
+#include "access/xlog.h"
+#include "access/xloginsert.h"
+#include "access/xlogutils.h"
+#include "catalog/catalog.h"
+#include "storage/bufmgr.h"
+
+#include "base/base_compat.h"
+#include "log/log_page.h"
+#include "log/log_xlog.h"
+
+/*
+ * NaradXLogAppend
+ *
+ * Logs items first .. last of a data page and sets its LSN.  The caller is in
+ * the critical section that placed them, holds the buffer exclusively and has
+ * marked it dirty.  With init the page was made in this critical section.
+ */
+void
+NaradXLogAppend(Relation rel, Buffer buffer, OffsetNumber first,
+				OffsetNumber last, uint16 old_upper, bool init)
+{
+	Page		page = BufferGetPage(buffer);
+	NaradDataSpecial *special = NaradDataPageSpecial(page);
+	uint16		upper = ((PageHeader) page)->pd_upper;
+	uint16		lengths[NARAD_MAX_ITEMS];
+	xl_narad_append xlrec;
+	uint8		flags = REGBUF_STANDARD;
+	OffsetNumber item;
+	XLogRecPtr	lsn;
+
+	if (!RelationNeedsWAL(rel))
+		return;
+
+	memset(&xlrec, 0, sizeof(xlrec));
+	xlrec.base_offset = special->base_offset;
+	xlrec.base_time = special->base_time;
+	xlrec.partition = special->head.partition;
+	xlrec.nitems = last - first + 1;
+	if (first == 1 && special->cont_offset != NARAD_INVALID_OFFSET)
+		xlrec.flags |= XLNA_CONTINUATION;
+	for (item = first; item <= last; item++)
+		lengths[item - first] = ItemIdGetLength(PageGetItemId(page, item));
+
+	if (init)
+		flags |= REGBUF_WILL_INIT;
+	if (RelationIsLogicallyLogged(rel))
+		flags |= REGBUF_KEEP_DATA;
+
+	XLogBeginInsert();
+	XLogRegisterData((char *) &xlrec, sizeof(xlrec));
+	XLogRegisterBuffer(0, buffer, flags);
+	XLogRegisterBufData(0, (char *) lengths, xlrec.nitems * sizeof(uint16));
+	if (init)
+		XLogRegisterBufData(0, (char *) special, sizeof(NaradDataSpecial));
+	XLogRegisterBufData(0, (char *) page + upper, old_upper - upper);
+	XLogSetRecordFlags(XLOG_INCLUDE_ORIGIN);
+	lsn = XLogInsert(NARAD_RMGR_ID, XLOG_NARAD_APPEND |
+					 (init ? XLOG_NARAD_INIT_PAGE : 0));
+	PageSetLSN(page, lsn);
+}
+
+/* Adds the items of an append record to its page. */
+static void
+replay_items(Page page, const uint16 * lengths, int nitems, const char *bytes,
+			 Size nbytes)
+{
+	PageHeader	ph = (PageHeader) page;
+	uint16		place = ph->pd_upper;
+	Size		total = 0;
+	int			i;
+
+	for (i = 0; i < nitems; i++)
+		total += MAXALIGN(lengths[i]);
+	if (total != nbytes ||
+		ph->pd_lower + nitems * sizeof(ItemIdData) + total > ph->pd_upper)
+		elog(PANIC, "narad append record does not fit its page");
+
+	for (i = 0; i < nitems; i++)
+	{
+		OffsetNumber item = OffsetNumberNext(PageGetMaxOffsetNumber(page));
+
+		place -= MAXALIGN(lengths[i]);
+		ItemIdSetNormal(PageGetItemId(page, item), place, lengths[i]);
+		ph->pd_lower += sizeof(ItemIdData);
+	}
+	memcpy((char *) page + place, bytes, nbytes);
+	ph->pd_upper = place;
+}
+
+static void
+redo_append(XLogReaderState * record)
+{
+	xl_narad_append *xlrec = (xl_narad_append *) XLogRecGetData(record);
+	bool		init = (XLogRecGetInfo(record) & XLOG_NARAD_INIT_PAGE) != 0;
+	XLogRedoAction action;
+	Buffer		buffer;
+
+	if (init)
+	{
+		buffer = XLogInitBufferForRedo(record, 0);
+		action = BLK_NEEDS_REDO;
+	}
+	else
+		action = XLogReadBufferForRedo(record, 0, &buffer);
+
+	if (action == BLK_NEEDS_REDO)
+	{
+		Page		page = BufferGetPage(buffer);
+		Size		len;
+		char	   *data = XLogRecGetBlockData(record, 0, &len);
+		uint16		lengths[NARAD_MAX_ITEMS];
+		Size		lengths_size = xlrec->nitems * sizeof(uint16);
+
+		if (xlrec->nitems > NARAD_MAX_ITEMS || lengths_size > len)
+			elog(PANIC, "invalid narad append record");
+		memcpy(lengths, data, lengths_size);
+		data += lengths_size;
+		len -= lengths_size;
+		if (init)
+		{
+			NaradDataSpecial special;
+
+			memcpy(&special, data, sizeof(special));
+			data += sizeof(special);
+			len -= sizeof(special);
+			NaradDataPageInit(page, &special);
+		}
+		replay_items(page, lengths, xlrec->nitems, data, len);
+		PageSetLSN(page, record->EndRecPtr);
+		MarkBufferDirty(buffer);
+	}
+	if (BufferIsValid(buffer))
+		UnlockReleaseBuffer(buffer);
+}
+
+/* Applies one block's range to its page. */
+static void
+replay_range(Page page, const xl_narad_range * range, const char *bytes,
+			 Size nbytes, bool init)
+{
+	PageHeader	ph = (PageHeader) page;
+
+	if (nbytes != (Size) range->length + (init ? range->special_size : 0) ||
+		range->offset < SizeOfPageHeaderData ||
+		range->offset + range->length > BLCKSZ)
+		elog(PANIC, "invalid narad meta update record");
+	if (init)
+	{
+		PageInit(page, BLCKSZ, range->special_size);
+		memcpy(PageGetSpecialPointer(page), bytes + range->length,
+			   range->special_size);
+	}
+	memcpy((char *) page + range->offset, bytes, range->length);
+	ph->pd_lower = range->lower;
+}
+
+static void
+redo_meta_update(XLogReaderState * record)
+{
+	xl_narad_meta_update *xlrec =
+	(xl_narad_meta_update *) XLogRecGetData(record);
+	Buffer		buffers[XLR_MAX_BLOCK_ID + 1];
+	int			nblocks = XLogRecMaxBlockId(record) + 1;
+	int			i;
+
+	/* All stay locked until the last is done, as on the primary. */
+	for (i = 0; i < nblocks; i++)
+	{
+		bool		init = (xlrec->init_blocks & (UINT32_C(1) << i)) != 0;
+		XLogRedoAction action;
+
+		if (init)
+		{
+			buffers[i] = XLogInitBufferForRedo(record, i);
+			action = BLK_NEEDS_REDO;
+		}
+		else
+			action = XLogReadBufferForRedo(record, i, &buffers[i]);
+
+		if (action == BLK_NEEDS_REDO)
+		{
+			Page		page = BufferGetPage(buffers[i]);
+			Size		len;
+			char	   *data = XLogRecGetBlockData(record, i, &len);
+			xl_narad_range range;
+
+			if (data == NULL || len < sizeof(range))
+				elog(PANIC, "invalid narad meta update record");
+			memcpy(&range, data, sizeof(range));
+			replay_range(page, &range, data + sizeof(range),
+						 len - sizeof(range), init);
+			PageSetLSN(page, record->EndRecPtr);
+			MarkBufferDirty(buffers[i]);
+		}
+	}
+	for (i = 0; i < nblocks; i++)
+		if (BufferIsValid(buffers[i]))
+			UnlockReleaseBuffer(buffers[i]);
+}
+
+/*
+ * NaradXLogRedo
+ *
+ * Replays one record.  In the startup process: no catalog, no waiting.
+ */
+void
+NaradXLogRedo(XLogReaderState * record)
+{
+	uint8		info = XLogRecGetInfo(record) & ~XLR_INFO_MASK;
+
+	switch (info & XLOG_NARAD_KIND_MASK)
+	{
+		case XLOG_NARAD_APPEND:
+			redo_append(record);
+			break;
+		case XLOG_NARAD_META_UPDATE:
+			redo_meta_update(record);
+			break;
+		default:
+			elog(PANIC, "narad redo: unknown op code %u", info);
+	}
+}
+
+/*
+ * NaradXLogDesc
+ *
+ * Describes a record for pg_walinspect and error contexts.
+ */
+void
+NaradXLogDesc(StringInfo buf, XLogReaderState * record)
+{
+	uint8		info = XLogRecGetInfo(record) & ~XLR_INFO_MASK;
+	char	   *data = XLogRecGetData(record);
+
+	if ((info & XLOG_NARAD_KIND_MASK) == XLOG_NARAD_APPEND)
+	{
+		xl_narad_append *xlrec = (xl_narad_append *) data;
+
+		appendStringInfo(buf, "partition: %u, base_offset: " UINT64_FORMAT
+						 ", nitems: %u, flags: 0x%04X",
+						 xlrec->partition, xlrec->base_offset, xlrec->nitems,
+						 xlrec->flags);
+	}
+	else if ((info & XLOG_NARAD_KIND_MASK) == XLOG_NARAD_META_UPDATE)
+	{
+		xl_narad_meta_update *xlrec = (xl_narad_meta_update *) data;
+
+		appendStringInfo(buf, "npages: %d, init_blocks: 0x%08X",
+						 XLogRecMaxBlockId(record) + 1, xlrec->init_blocks);
+	}
+}
+
+/*
+ * NaradXLogIdentify
+ *
+ * The name of a kind of record, or NULL.
+ */
+const char *
+NaradXLogIdentify(uint8 info)
+{
+	switch (info & ~XLR_INFO_MASK)
+	{
+		case XLOG_NARAD_APPEND:
+			return "APPEND";
+		case XLOG_NARAD_APPEND | XLOG_NARAD_INIT_PAGE:
+			return "APPEND+INIT";
+		case XLOG_NARAD_META_UPDATE:
+			return "META_UPDATE";
+	}
+	return NULL;
+}
+
+/*
+ * NaradXLogMask
+ *
+ * Hides what replay does not reproduce: LSN, checksum, the hole.
+ */
+void
+NaradXLogMask(char *pagedata, BlockNumber block)
+{
+	mask_page_lsn_and_checksum(pagedata);
+	mask_unused_space(pagedata);
+}

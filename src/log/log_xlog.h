@@ -1,0 +1,80 @@
+/*-------------------------------------------------------------------------
+ *
+ * log_xlog.h
+ *	  WAL records of the log, their insertion and replay.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef LOG_XLOG_H
+#define LOG_XLOG_H
+
+#include "access/xlogreader.h"
+#include "lib/stringinfo.h"
+#include "log/log_format.h"
+#include "storage/buf.h"
+#include "utils/relcache.h"
+
+/* Must never change: WAL already written names it. */
+#define NARAD_RMGR_ID			140
+#define NARAD_RMGR_NAME			"narad"
+
+/* Kinds, in the high four bits of xl_info.  The others are reserved. */
+#define XLOG_NARAD_APPEND		0x00
+#define XLOG_NARAD_META_UPDATE	0x10
+#define XLOG_NARAD_KIND_MASK	0x70
+#define XLOG_NARAD_INIT_PAGE	0x80	/* of an append: a fresh page */
+
+/*
+ * APPEND: items at the end of one data page.
+ *
+ * Block 0's data: uint16 lengths[nitems]; with INIT_PAGE the special space;
+ * then the bytes of the page from the new pd_upper to the old one.
+ */
+typedef struct xl_narad_append
+{
+	NaradOffset base_offset;	/* of the page */
+	int64		base_time;		/* of the page */
+	uint32		partition;
+	uint16		nitems;
+	uint16		flags;			/* XLNA_* */
+}			xl_narad_append;
+
+/* The first item is a continuation of a large record. */
+#define XLNA_CONTINUATION		0x0001
+
+/*
+ * META_UPDATE: one changed byte range on each of up to 32 pages.
+ *
+ * Each block's data: xl_narad_range and the bytes; for a block whose bit is
+ * set in init_blocks the bytes are the page's content up to pd_lower, then
+ * its special space.
+ */
+typedef struct xl_narad_meta_update
+{
+	uint32		init_blocks;	/* bit per block id */
+}			xl_narad_meta_update;
+
+typedef struct xl_narad_range
+{
+	uint16		offset;			/* of the first byte on the page */
+	uint16		length;
+	uint16		lower;			/* new pd_lower */
+	uint16		special_size;	/* with init */
+}			xl_narad_range;
+
+/*
+ * Logs items first .. last, just placed at the end of a data page by the
+ * critical section the caller is in, and sets the page's LSN.  old_upper is
+ * pd_upper before them.  For relations that need no WAL: nothing.
+ */
+extern void NaradXLogAppend(Relation rel, Buffer buffer, OffsetNumber first,
+							OffsetNumber last, uint16 old_upper, bool init);
+
+extern void NaradXLogRedo(XLogReaderState * record);
+extern void NaradXLogDesc(StringInfo buf, XLogReaderState * record);
+extern const char *NaradXLogIdentify(uint8 info);
+extern void NaradXLogMask(char *pagedata, BlockNumber block);
+
+#endif							/* LOG_XLOG_H */
