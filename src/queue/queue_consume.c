@@ -1,0 +1,911 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_consume.c
+ *	  Taking messages.
+ *
+ * Owns:       what of a shard says which messages are available: scan_pos,
+ *			   pending, rechecks, ring_pos, returned_turn.
+ * Invariants: I2: a message is claimed under the shard lock, by an entry of
+ *			   its own in the lease table.  I3: what is handed out was read as
+ *			   committed.  I6: only what was read as dead or damaged is settled
+ *			   here.  I1: an offset that was looked at is settled, has a lease
+ *			   entry, or is in `pending`; and a pending one is looked at again
+ *			   once its transaction has ended.
+ * Locks:      the caller holds RowExclusiveLock on the topic.  The shard lock,
+ *			   exclusively, for claiming and again for disposing, never while
+ *			   reading.  Under it: the hull lock (ring) and memory.
+ * Runs in:    any backend that is not in recovery.
+ * WAL:        none of its own; NaradReaderEnd flushes the commits of what was
+ *			   handed out.
+ * On error:   claims are in the transaction's list of actions from the moment
+ *			   they exist, so an error anywhere, or the backend's end, returns
+ *			   them; no delivery is counted before NaradConsume has returned.
+ *
+ * Claims are made in groups:
+ *
+ *		lock	read the ring; choose and claim
+ *		unlock	read the records, by offset
+ *		lock	dispose of all claims of the group at once
+ *		unlock	hand the good ones to the caller
+ *
+ * While it is claimed a lease has no deadline and a nonce nobody knows: no
+ * other process touches it, unless the group is dropped or the topic changes.
+ *
+ * The choice: the lowest pending offset that may be ready now (rechecks), then
+ * the lowest offset never looked at.  Messages that came back (expired,
+ * nacked, rolled back) form a FIFO, and take at most every second place while
+ * there are others.  Within one visit of a shard the choice among the former
+ * never goes back, and no more of the FIFO is taken than was there at first,
+ * so nothing is looked at twice; what cannot be taken now is left for the next
+ * call.
+ *
+ * What a record turns out to be, and what becomes of the claim:
+ *
+ *		committed			leased, with its deadline counted from now
+ *		dead, damaged		settled, with the whole run the reader tells of
+ *		in progress, own	pending, until the ring tells of its end
+ *		not for the
+ *		snapshot, or the
+ *		batch is full		pending with a recheck, as before the claim; or
+ *							returned, if it had been delivered before
+ *
+ * The end of a transaction cannot be missed (I1).  Whoever ends it puts its
+ * hull in the ring, after it is no longer in progress.  We note the ring's
+ * head before we begin to read; when offsets of records that were in progress
+ * go into `pending`, under the lock, all that has come into the ring since is
+ * applied to them.  What comes later, the shard reads later.  The note is that
+ * of the whole visit, since the reader keeps what it found on a page.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "base/base_guc.h"
+#include "base/base_memory.h"
+#include "base/base_stop.h"
+#include "log/log_hull.h"
+#include "log/log_read.h"
+#include "queue/queue_consume.h"
+#include "queue/queue_settle.h"
+#include "queue/queue_xact.h"
+
+/* Claims made under one hold of the lock. */
+#define MAX_CLAIMS		64
+/* Leases expired at one touch. */
+#define MAX_EXPIRED		64
+/* How much of the FIFO is turned over in search of one that fits a cap. */
+#define MAX_TURNED		1024
+
+/* Why no claim was made. */
+typedef enum NaradChoice
+{
+	CHOICE_CLAIMED,
+	CHOICE_DRY,					/* nothing there */
+	CHOICE_CAPPED,				/* max_in_flight, max_acked_ahead */
+	CHOICE_NO_MEMORY
+} NaradChoice;
+
+/* A claimed offset, between claim and disposal. */
+typedef struct NaradClaim
+{
+	NaradOffset offset;
+	uint64		nonce;
+	NaradReadStatus status;		/* NARAD_READ_INVISIBLE: give back */
+	NaradOffset next;			/* DEAD, CORRUPT: end of the run */
+	bool		recheck;		/* PENDING: no hull covers it */
+	int			deliveries;		/* after disposal; 0: not leased */
+	HeapTuple	tuple;
+} NaradClaim;
+
+/* One NaradConsume call. */
+typedef struct NaradConsumer
+{
+	Relation	rel;
+	NaradRelInfo *info;
+	const NaradConsumeArgs *args;
+	NaradMessageEmit emit;
+	void	   *emit_arg;
+	NaradQueueTopic *topic;
+	NaradGroup *group;
+	Snapshot	snapshot;		/* NULL: committed as of now */
+	int64		timeout;		/* us */
+	uint32		max_in_flight;
+	uint32		max_acked_ahead;
+	Size		max_bytes;
+	int			ntaken;
+	Size		bytes;
+	bool		full;			/* the batch is */
+	bool		no_memory;
+	int			nnonces;		/* drawn, not used yet */
+	uint64		nonces[MAX_CLAIMS];
+
+	/* The visit of one shard. */
+	NaradShard *shard;
+	NaradLogPartition *part;
+	NaradReader *reader;
+	NaradOffset end;			/* of the partition, when claiming */
+	NaradOffset look_from;		/* no pending offset below is chosen any more */
+	uint32		returned_left;	/* of the FIFO, not looked at yet */
+	uint64		ring_noted;		/* before anything was read */
+	TimestampTz claimed_at;
+	int			mark;			/* actions before the group's claims */
+	int			nclaims;
+	NaradClaim	claims[MAX_CLAIMS];
+} NaradConsumer;
+
+/* --------------------------------------------- pending ones and rechecks */
+
+static void
+delete_recheck(NaradShard *shard, int i)
+{
+	memmove(&shard->rechecks[i], &shard->rechecks[i + 1],
+			(shard->nrechecks - i - 1) * sizeof(NaradRange));
+	shard->nrechecks--;
+}
+
+/* Joins the two neighbouring ranges with the smallest distance. */
+static void
+squeeze_rechecks(NaradShard *shard)
+{
+	int			best = 0;
+	uint64		best_gap = PG_UINT64_MAX;
+
+	for (int i = 0; i + 1 < shard->nrechecks; i++)
+	{
+		uint64		gap;
+
+		gap = shard->rechecks[i + 1].first - shard->rechecks[i].last;
+		if (gap < best_gap)
+		{
+			best = i;
+			best_gap = gap;
+		}
+	}
+	shard->rechecks[best].last = shard->rechecks[best + 1].last;
+	delete_recheck(shard, best + 1);
+}
+
+/*
+ * Says that the pending ones among first..last may be ready.  The list is kept
+ * sorted and disjoint; when it is full it is made coarser, which costs reads
+ * but loses nothing.
+ */
+static void
+add_recheck(NaradShard *shard, NaradOffset first, NaradOffset last)
+{
+	NaradRange *ranges = shard->rechecks;
+	int			i = 0;
+
+	first = NaradSetNextMember(&shard->pending, first);
+	if (first == NARAD_INVALID_OFFSET || first > last)
+		return;
+	/* Not those that become pending later. */
+	last = Min(last, NaradSetMax(&shard->pending));
+
+	/* Take in all that overlap or touch. */
+	while (i < shard->nrechecks)
+	{
+		if (ranges[i].first <= last + 1 && first <= ranges[i].last + 1)
+		{
+			first = Min(first, ranges[i].first);
+			last = Max(last, ranges[i].last);
+			delete_recheck(shard, i);
+		}
+		else
+			i++;
+	}
+	if (shard->nrechecks == NARAD_MAX_RECHECKS)
+		squeeze_rechecks(shard);
+
+	/*
+	 * Squeezing may have made a range that covers this place: joined with it
+	 * then.
+	 */
+	for (i = 0; i < shard->nrechecks && ranges[i].first <= first; i++)
+	{
+		if (last <= ranges[i].last)
+			return;
+	}
+	memmove(&ranges[i + 1], &ranges[i],
+			(shard->nrechecks - i) * sizeof(NaradRange));
+	ranges[i].first = first;
+	ranges[i].last = last;
+	shard->nrechecks++;
+}
+
+/* Reads what the ring has to tell since the shard looked last. */
+static void
+read_ring(NaradShard *shard, NaradLogPartition *part)
+{
+	NaradRange	ended[NARAD_RING_SIZE];
+	int			nended;
+
+	if (!NaradRingRead(part, &shard->ring_pos, ended, NARAD_RING_SIZE, &nended))
+	{
+		/* Overrun: any of them may be ready. */
+		add_recheck(shard, 0, NARAD_MAX_OFFSET);
+		return;
+	}
+	for (int i = 0; i < nended; i++)
+		add_recheck(shard, ended[i].first, ended[i].last);
+}
+
+/*
+ * The lowest pending offset at or above `from` in a recheck range, or
+ * NARAD_INVALID_OFFSET; *where is the range.  Drops ranges that have none.
+ */
+static NaradOffset
+next_recheck(NaradShard *shard, NaradOffset from, int *where)
+{
+	int			i = 0;
+
+	while (i < shard->nrechecks)
+	{
+		NaradRange *range = &shard->rechecks[i];
+		NaradOffset member;
+
+		member = NaradSetNextMember(&shard->pending, range->first);
+		if (member == NARAD_INVALID_OFFSET || member > range->last)
+		{
+			delete_recheck(shard, i);
+			continue;
+		}
+		if (member < from && from <= range->last)
+			member = NaradSetNextMember(&shard->pending, from);
+		if (member >= from && member <= range->last)
+		{
+			*where = i;
+			return member;
+		}
+		i++;
+	}
+	return NARAD_INVALID_OFFSET;
+}
+
+/* Takes an offset out of `pending`, and out of its recheck range. */
+static void
+leave_pending(NaradShard *shard, NaradOffset offset, int where)
+{
+	NaradRange	range = shard->rechecks[where];
+
+	(void) NaradSetRemove(&shard->pending, offset);
+	delete_recheck(shard, where);
+	if (offset > range.first)
+		add_recheck(shard, range.first, offset - 1);
+	if (offset < range.last)
+		add_recheck(shard, offset + 1, range.last);
+}
+
+/* --------------------------------------------------------------- choosing */
+
+/*
+ * Makes a claim of an entry, new or returned, that is LEASED or about to be.
+ * Room for the action was reserved, and for the settled offset, and a nonce
+ * drawn.
+ */
+static void
+claim(NaradConsumer *c, NaradLease *lease)
+{
+	NaradShard *shard = c->shard;
+	NaradClaim *claim_made = &c->claims[c->nclaims++];
+
+	lease->nonce = c->nonces[--c->nnonces];
+	lease->taker_open = true;
+	lease->deliveries++;
+	lease->pid = MyProcPid;
+	lease->leased_at = c->claimed_at;
+	lease->expires_at = c->claimed_at + c->timeout;
+	lease->deadline = PG_INT64_MAX;
+	NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_LEASED);
+	NaradShardCountHole(shard, lease);
+	NaradXactTake(shard, lease);
+
+	memset(claim_made, 0, sizeof(NaradClaim));
+	claim_made->offset = lease->offset;
+	claim_made->nonce = lease->nonce;
+	claim_made->status = NARAD_READ_INVISIBLE;
+}
+
+/* An entry for an offset that has none, with room for it to be settled. */
+static NaradLease *
+new_entry(NaradShard *shard, NaradOffset offset)
+{
+	NaradLease *lease;
+
+	if (!NaradShardReserve(shard, offset))
+		return NULL;
+	lease = NaradLeaseInsert(&shard->leases, offset);
+	return lease;
+}
+
+/* May this offset be handed out, as far as max_acked_ahead is concerned? */
+static bool
+below_cap(NaradConsumer *c, NaradOffset offset)
+{
+	return c->shard->nholes < c->max_acked_ahead ||
+		offset < c->shard->settled_end;
+}
+
+/*
+ * The first message of the FIFO that may be handed out, if any; those before
+ * it that may not are moved to the end.
+ */
+static NaradLease *
+next_returned(NaradConsumer *c, bool *capped)
+{
+	NaradShard *shard = c->shard;
+
+	while (c->returned_left > 0)
+	{
+		NaradLease *lease = NaradLeaseFirstReturned(&shard->leases);
+
+		if (lease == NULL)
+			break;
+		if (lease->offset < shard->frontier ||
+			NaradSetContains(&shard->settled, lease->offset))
+		{
+			/* Part of a run that was found dead or damaged meanwhile. */
+			c->returned_left--;
+			NaradShardRemoveLease(shard, lease);
+			continue;
+		}
+		if (below_cap(c, lease->offset))
+			return lease;
+		*capped = true;
+		c->returned_left--;
+		NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_RETURNED);
+	}
+	return NULL;
+}
+
+/*
+ * The lowest offset never looked at that is neither settled nor has an entry
+ * (of a delivery before a restart), or NARAD_INVALID_OFFSET.
+ */
+static NaradOffset
+next_unseen(NaradConsumer *c)
+{
+	NaradShard *shard = c->shard;
+	NaradOffset offset = Max(shard->scan_pos, shard->frontier);
+
+	for (;;)
+	{
+		offset = NaradSetNextGap(&shard->settled, offset);
+		if (offset >= c->end)
+			break;
+		if (NaradLeaseFind(&shard->leases, offset) == NULL)
+			break;
+		offset++;
+	}
+
+	/* What was stepped over is settled or has an entry. */
+	shard->scan_pos = Max(shard->scan_pos, Min(offset, c->end));
+	return offset < c->end ? offset : NARAD_INVALID_OFFSET;
+}
+
+/* Claims a pending offset that may be ready, or one never looked at. */
+static NaradChoice
+claim_fresh(NaradConsumer *c)
+{
+	NaradShard *shard = c->shard;
+	NaradLease *lease;
+	NaradOffset offset;
+	int			where = -1;
+
+	offset = next_recheck(shard, c->look_from, &where);
+	if (offset == NARAD_INVALID_OFFSET)
+	{
+		where = -1;
+		offset = next_unseen(c);
+		if (offset == NARAD_INVALID_OFFSET)
+			return CHOICE_DRY;
+	}
+	if (!below_cap(c, offset))
+		return CHOICE_CAPPED;
+	lease = new_entry(shard, offset);
+	if (lease == NULL)
+		return CHOICE_NO_MEMORY;
+
+	if (where >= 0)
+		leave_pending(shard, offset, where);
+	else
+		shard->scan_pos = offset + 1;
+	c->look_from = offset + 1;
+	claim(c, lease);
+	return CHOICE_CLAIMED;
+}
+
+/* Claims the first message of the FIFO. */
+static NaradChoice
+claim_returned(NaradConsumer *c)
+{
+	bool		capped = false;
+	NaradLease *lease = next_returned(c, &capped);
+
+	if (lease == NULL)
+		return capped ? CHOICE_CAPPED : CHOICE_DRY;
+	if (!NaradShardReserve(c->shard, lease->offset))
+		return CHOICE_NO_MEMORY;
+	c->returned_left--;
+	claim(c, lease);
+	return CHOICE_CLAIMED;
+}
+
+/* Claims the next message by the order of choice.  Exclusive shard lock. */
+static NaradChoice
+claim_next(NaradConsumer *c)
+{
+	NaradShard *shard = c->shard;
+	NaradChoice returned = CHOICE_DRY;
+	NaradChoice fresh;
+
+	if (shard->leases.nstate[NARAD_LEASE_LEASED] >= c->max_in_flight)
+		return CHOICE_CAPPED;
+	if (shard->returned_turn)
+	{
+		returned = claim_returned(c);
+		if (returned == CHOICE_CLAIMED)
+		{
+			shard->returned_turn = false;
+			return returned;
+		}
+	}
+	fresh = claim_fresh(c);
+	if (fresh == CHOICE_CLAIMED)
+	{
+		shard->returned_turn = true;
+		return fresh;
+	}
+	if (!shard->returned_turn)
+		returned = claim_returned(c);
+	if (returned != CHOICE_DRY)
+		return returned;
+	return fresh;
+}
+
+/*
+ * Claims up to `want` messages of the shard.  False if there are no more than
+ * those claimed, for this call.
+ */
+static bool
+claim_group(NaradConsumer *c, int want)
+{
+	NaradShard *shard = c->shard;
+	NaradChoice choice = CHOICE_CLAIMED;
+
+	/* All that may error, before the lock. */
+	NaradXactReserve(want);
+	while (c->nnonces < want)
+		c->nonces[c->nnonces++] = NaradNonce();
+	c->claimed_at = GetCurrentTimestamp();
+	c->mark = NaradXactMark();
+	c->nclaims = 0;
+
+	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+	if (shard->dropped)
+	{
+		LWLockRelease(&shard->lock);
+		return false;
+	}
+	read_ring(shard, c->part);
+	c->end = pg_atomic_read_u64(&c->part->end_offset);
+	while (c->nclaims < want && choice == CHOICE_CLAIMED)
+		choice = claim_next(c);
+	if (choice == CHOICE_CAPPED)
+		shard->capped++;
+	LWLockRelease(&shard->lock);
+
+	if (choice == CHOICE_NO_MEMORY)
+		c->no_memory = true;
+	return choice == CHOICE_CLAIMED;
+}
+
+/* ---------------------------------------------------------------- reading */
+
+static int
+compare_claims(const void *a, const void *b)
+{
+	const NaradClaim *x = a;
+	const NaradClaim *y = b;
+
+	if (x->offset != y->offset)
+		return x->offset < y->offset ? -1 : 1;
+	return 0;
+}
+
+/*
+ * Reads what was claimed, in the order of offsets, until the batch is full; what was not read is given
+ * back later.  No narad lock is held.
+ */
+static void
+read_group(NaradConsumer *c)
+{
+	int			ngood = 0;
+	NaradOffset dead_from = 0;
+	NaradOffset dead_to = 0;
+
+	if (c->nclaims > 1)
+		qsort(c->claims, c->nclaims, sizeof(NaradClaim), compare_claims);
+	for (int i = 0; i < c->nclaims; i++)
+	{
+		NaradClaim *read = &c->claims[i];
+		NaradRead	result;
+
+		CHECK_FOR_INTERRUPTS();
+		if (c->full || c->ntaken + ngood >= c->args->max_messages)
+			break;
+		if (read->offset >= dead_from && read->offset < dead_to)
+		{
+			/* Inside a run that is known; its first claim speaks for it. */
+			read->status = NARAD_READ_DEAD;
+			read->next = read->offset + 1;
+			continue;
+		}
+
+		NaradReaderRead(c->reader, read->offset, &result);
+		read->status = result.status;
+		read->next = result.next;
+		switch (result.status)
+		{
+			case NARAD_READ_OK:
+				if (c->ntaken + ngood > 0 &&
+					c->bytes + result.tuple->t_len > c->max_bytes)
+				{
+					read->status = NARAD_READ_INVISIBLE;
+					c->full = true;
+					break;
+				}
+				read->tuple = result.tuple;
+				c->bytes += result.tuple->t_len;
+				ngood++;
+				break;
+			case NARAD_READ_PENDING:
+				read->recheck = !NaradHullAdopt(c->part, result.xid,
+												read->offset);
+				break;
+			case NARAD_READ_DEAD:
+			case NARAD_READ_CORRUPT:
+				dead_from = read->offset;
+				dead_to = result.next;
+				break;
+			default:
+				break;
+		}
+	}
+}
+
+/* -------------------------------------------------------------- disposing */
+
+/*
+ * Makes available again, as it was before the claim, what this call does not
+ * hand out.  With `recheck` it may be chosen by the next call; without, when
+ * the ring tells of it.  One that was never delivered goes to `pending`, or,
+ * for want of memory, to the FIFO without a delivery.
+ */
+static void
+give_back(NaradShard *shard, NaradLease *lease, bool recheck)
+{
+	NaradOffset offset = lease->offset;
+
+	lease->deliveries--;
+	if (lease->deliveries == 0 && NaradSetReserve(&shard->pending, offset))
+	{
+		(void) NaradSetAdd(&shard->pending, offset);
+		NaradShardRemoveLease(shard, lease);
+		if (recheck)
+			add_recheck(shard, offset, offset);
+	}
+	else
+		NaradShardReturn(shard, lease, 0, 0);
+}
+
+/*
+ * Settles what else lies in a run of dead or damaged offsets: pending ones,
+ * and those never looked at, in which case the whole run is one range.
+ * Without memory they are left to be looked at one by one.  Returns how many.
+ */
+static uint64
+settle_run(NaradConsumer *c, NaradOffset first, NaradOffset next)
+{
+	NaradShard *shard = c->shard;
+	NaradOffset offset = first;
+	NaradOffset seen = Max(shard->scan_pos, shard->frontier);
+	uint64		nsettled = 0;
+
+	for (;;)
+	{
+		offset = NaradSetNextMember(&shard->pending, offset);
+		if (offset == NARAD_INVALID_OFFSET || offset >= next)
+			break;
+		if (!NaradShardSettleRange(shard, offset, offset))
+			break;
+		nsettled++;
+		offset++;
+	}
+	if (next > seen && NaradShardSettleRange(shard, seen, next - 1))
+	{
+		nsettled += next - seen;
+		shard->scan_pos = next;
+	}
+	return nsettled;
+}
+
+/* Leases, settles or gives back one claim.  Exclusive shard lock. */
+static void
+dispose_claim(NaradConsumer *c, NaradClaim *done, int64 now,
+			  TimestampTz wall_now)
+{
+	NaradShard *shard = c->shard;
+	NaradLease *lease = NaradLeaseFind(&shard->leases, done->offset);
+
+	/* Gone when the group was dropped meanwhile. */
+	if (lease == NULL || lease->nonce != done->nonce)
+		return;
+
+	switch (done->status)
+	{
+		case NARAD_READ_OK:
+			/* The client has all of its time, however long reading took. */
+			lease->leased_at = wall_now;
+			lease->expires_at = wall_now + c->timeout;
+			NaradLeaseSetDeadline(&shard->leases, lease,
+								  NaradDeadline(now, c->timeout));
+			done->deliveries = (int) lease->deliveries;
+			shard->delivered++;
+			NaradXactTake(shard, lease);
+			break;
+		case NARAD_READ_DEAD:
+			NaradShardSettle(shard, done->offset);
+			(void) settle_run(c, done->offset, done->next);
+			break;
+		case NARAD_READ_CORRUPT:
+			NaradShardSettle(shard, done->offset);
+			shard->corrupt += 1 + settle_run(c, done->offset, done->next);
+			break;
+		case NARAD_READ_PENDING:
+		case NARAD_READ_OWN:
+			give_back(shard, lease, done->recheck);
+			break;
+		case NARAD_READ_INVISIBLE:
+		case NARAD_READ_END:
+			give_back(shard, lease, true);
+			break;
+	}
+}
+
+/*
+ * Transactions that ended since the visit began may be those whose records
+ * were read as in progress.  When there were too many for the ring, any of
+ * the group's may be ready.
+ */
+static void
+recheck_ended(NaradConsumer *c)
+{
+	NaradRange	ended[NARAD_RING_SIZE];
+	uint64		pos = c->ring_noted;
+	int			nended;
+
+	if (NaradRingRead(c->part, &pos, ended, NARAD_RING_SIZE, &nended))
+	{
+		for (int i = 0; i < nended; i++)
+			add_recheck(c->shard, ended[i].first, ended[i].last);
+		return;
+	}
+	for (int i = 0; i < c->nclaims; i++)
+	{
+		if (c->claims[i].status == NARAD_READ_PENDING ||
+			c->claims[i].status == NARAD_READ_OWN)
+			add_recheck(c->shard, c->claims[i].offset, c->claims[i].offset);
+	}
+}
+
+/*
+ * Disposes of all claims of the group: only leases remain, and actions for
+ * those alone.  Room for them was reserved with the claims.
+ */
+static void
+dispose_group(NaradConsumer *c)
+{
+	NaradShard *shard = c->shard;
+	TimestampTz wall_now = GetCurrentTimestamp();
+	int64		now = NaradClockNow();
+
+	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+	NaradXactForget(c->mark);
+	if (!shard->dropped)
+	{
+		for (int i = 0; i < c->nclaims; i++)
+			dispose_claim(c, &c->claims[i], now, wall_now);
+	}
+	recheck_ended(c);
+	LWLockRelease(&shard->lock);
+}
+
+/* Hands the leased ones to the caller. */
+static void
+emit_group(NaradConsumer *c)
+{
+	NaradReceipt receipt;
+
+	receipt.topic_id = c->topic->topic_id;
+	receipt.group_id = c->group->group_id;
+	receipt.partition = c->shard->partition;
+	for (int i = 0; i < c->nclaims; i++)
+	{
+		NaradClaim *leased = &c->claims[i];
+		NaradMessage message;
+
+		if (leased->deliveries == 0)
+			continue;
+		receipt.offset = leased->offset;
+		receipt.nonce = leased->nonce;
+		NaradReceiptFormat(&receipt, message.receipt);
+		message.partition = c->shard->partition;
+		message.offset = leased->offset;
+		message.deliveries = leased->deliveries;
+		message.tuple = leased->tuple;
+		c->emit(&message, c->emit_arg);
+		c->ntaken++;
+	}
+	NaradReaderReset(c->reader);
+}
+
+/* ----------------------------------------------------------- the whole call */
+
+/*
+ * What a visit begins with: due leases come back, and the FIFO is measured, so
+ * that what is given back into it is not met again.
+ */
+static void
+begin_visit(NaradConsumer *c, int partition)
+{
+	NaradShard *shard;
+
+	shard = NaradShardGet(c->rel, c->info, c->topic, c->group, partition);
+	c->shard = shard;
+	c->part = &c->info->shared->partitions[partition];
+	c->look_from = 0;
+	NaradHullPoll(c->part);
+	c->ring_noted = NaradRingHead(c->part);
+
+	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+	NaradShardExpire(shard, NaradClockNow(), MAX_EXPIRED);
+	c->returned_left = Min(shard->leases.nstate[NARAD_LEASE_RETURNED],
+						   (uint32) Max(MAX_TURNED, c->args->max_messages));
+	LWLockRelease(&shard->lock);
+}
+
+/*
+ * Takes what one partition has, until it is dry or capped or the batch full.
+ * A group that yields nothing is followed by a larger one, so that a long run
+ * of unreadable records is not stepped over one by one.
+ */
+static void
+consume_partition(NaradConsumer *c, int partition)
+{
+	int			least = 1;		/* claims, however few are wanted */
+	bool		more = true;
+
+	begin_visit(c, partition);
+	c->reader = NULL;
+	while (more && !c->full && c->ntaken < c->args->max_messages)
+	{
+		int			ntaken = c->ntaken;
+		int			want = Max(c->args->max_messages - ntaken, least);
+
+		CHECK_FOR_INTERRUPTS();
+		more = claim_group(c, Min(want, MAX_CLAIMS));
+		if (c->nclaims == 0)
+			break;
+		NARAD_STOP("consume-claimed");
+		if (c->reader == NULL)
+			c->reader = NaradReaderBegin(c->rel, c->info, partition,
+										 c->snapshot);
+		read_group(c);
+		NARAD_STOP("consume-read");
+		dispose_group(c);
+		emit_group(c);
+		least = c->ntaken == ntaken ? Min(least * 2, MAX_CLAIMS) : 1;
+	}
+
+	/* What is handed out is flushed to disk first. */
+	if (c->reader != NULL)
+		NaradReaderEnd(c->reader);
+}
+
+static void
+check_partition(NaradConsumer *c)
+{
+	int			partition = c->args->partition;
+
+	if (partition >= c->topic->npartitions || partition < -1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("partition %d of topic \"%s\" does not exist",
+						partition, RelationGetRelationName(c->rel)),
+				 errdetail("The topic has partitions 0 to %d.",
+						   c->topic->npartitions - 1)));
+}
+
+/* Visits the partitions, from the one after where the last call began. */
+static void
+consume_partitions(NaradConsumer *c)
+{
+	int			npartitions = c->topic->npartitions;
+	uint32		start;
+
+	if (c->args->partition >= 0)
+	{
+		consume_partition(c, c->args->partition);
+		return;
+	}
+	start = pg_atomic_fetch_add_u32(&c->group->next_partition, 1) % npartitions;
+	for (int i = 0; i < npartitions; i++)
+	{
+		if (c->full || c->ntaken >= c->args->max_messages)
+			break;
+		consume_partition(c, (int) ((start + i) % npartitions));
+	}
+}
+
+/*
+ * Leases up to max_messages messages for a group and hands each to `emit`,
+ * with a receipt; returns how many.  The caller holds RowExclusiveLock on the
+ * topic until the transaction's end, has checked privileges and that the
+ * transaction may write, and has an active snapshot; `info` has its shared
+ * part.  `emit` takes and settles nothing.
+ *
+ * In READ COMMITTED whatever is committed is taken; otherwise only what the
+ * transaction's snapshot sees.  Errors: 42704 for an unknown group, 22023 for
+ * a partition, 53200 if nothing could be taken for want of shared memory.
+ * After an error all that was taken is given back, and no delivery counted,
+ * when the (sub)transaction ends.
+ */
+int
+NaradConsume(Relation rel, NaradRelInfo *info, const NaradConsumeArgs *args,
+			 NaradMessageEmit emit, void *arg)
+{
+	NaradConsumer *c = palloc0(sizeof(NaradConsumer));
+	NaradRelInfo own_info = *info;
+	const NaradTopicSettings *settings;
+	int			mark = NaradXactMark();
+	int			ntaken;
+
+	Assert(info->shared != NULL && args->max_messages >= 1);
+
+	/* Copies: the originals may go with the next invalidation. */
+	settings = NaradTopicSettingsGet(rel);
+	c->max_in_flight = settings->max_in_flight;
+	c->max_acked_ahead = settings->max_acked_ahead;
+	c->rel = rel;
+	c->info = &own_info;
+	c->args = args;
+	c->emit = emit;
+	c->emit_arg = arg;
+	c->timeout = NaradDeadline(0, args->visibility_timeout);
+	c->max_bytes = (Size) narad_max_batch_size * 1024;
+	if (IsolationUsesXactSnapshot())
+		c->snapshot = GetTransactionSnapshot();
+
+	c->topic = NaradQueueTopicGet(rel, c->info);
+	check_partition(c);
+	c->group = NaradGroupGet(rel, c->info, c->topic, args->group);
+	if (!c->group->paused)
+		consume_partitions(c);
+	if (c->ntaken == 0 && c->no_memory)
+		NaradReportOutOfMemory("leases");
+
+	NaradXactDelivered(mark);
+	ntaken = c->ntaken;
+	pfree(c);
+	return ntaken;
+}

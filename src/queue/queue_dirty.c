@@ -1,0 +1,609 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_dirty.c
+ *	  Which shards wait to be written, database by database, and who writes
+ *	  them.
+ *
+ * Owns:       the list of databases in which topics are used, for each the
+ *             list of its dirty shards and the process that writes them, and
+ *             the launcher's latch.
+ * Invariants: a shard is in the list exactly while shard->is_dirty; both
+ *             change under the shard lock and the lock here.  A worker that
+ *             dies loses nothing: what it had taken is still listed.  Entries
+ *             of databases are reused, never freed.
+ * Locks:      DirtyCtl->lock (rank dirty) for all of it, a few instructions
+ *             each time; nattached is an atomic.
+ * Runs in:    any backend, worker, launcher; NaradDirtyMark and
+ *             NaradDirtyClear in transaction callbacks: no error, no memory.
+ * WAL:        none.
+ * On error:   53200 from NaradDirtyAttach before anything is changed.
+ *
+ * Who wakes whom: the first dirty shard of a database sets its worker's
+ * latch, and the worker then sleeps by the clock until the list is empty.
+ * Where there is no worker the launcher's latch is set.  Latches lie in
+ * PGPROC slots; one that was reused meanwhile gets a wake it did not need.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+
+#include "base/base_memory.h"
+#include "queue/queue_dirty.h"
+
+#define RETRY_FIRST_US	INT64CONST(1000000)
+#define RETRY_LAST_US	INT64CONST(60000000)
+#define RETRY_FORGET_US	INT64CONST(300000000)
+
+/* Everything under DirtyCtl->lock unless said otherwise. */
+typedef struct NaradDatabase
+{
+	dlist_node	node;			/* in DirtyCtl->databases */
+	Oid			database;		/* InvalidOid: free for another */
+	bool		is_wanted;		/* should have a worker; hint without lock */
+	bool		is_starting;	/* the launcher has asked for one */
+	int			nbars;			/* statements that keep workers away */
+	int			worker_pid;		/* 0: none */
+	Latch	   *worker_latch;
+	int64		retry_at;		/* monotonic us: do not start one before */
+	int64		retry_delay;	/* us; doubles with each failure */
+	dlist_head	dirty;			/* of NaradShard.dirty_node */
+	int			ndirty;
+	pg_atomic_uint32 nattached; /* backends that use topics here */
+}			NaradDatabase;
+
+typedef struct NaradDirtyCtl
+{
+	LWLock		lock;
+	Latch	   *launcher_latch;
+	dlist_head	databases;
+}			NaradDirtyCtl;
+
+static NaradDirtyCtl * DirtyCtl;
+
+/* This backend's database, once it was announced; entries are not freed. */
+static NaradDatabase * my_database;
+
+/* The lock is held. */
+static NaradDatabase *
+find_database(Oid database)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &DirtyCtl->databases)
+	{
+		NaradDatabase *db = dlist_container(NaradDatabase, node, iter.cur);
+
+		if (db->database == database)
+			return db;
+	}
+	return NULL;
+}
+
+/* Finds or makes an entry; NULL when out of memory.  The lock is held. */
+static NaradDatabase *
+make_database(Oid database)
+{
+	NaradDatabase *db = find_database(database);
+
+	if (db != NULL)
+		return db;
+	db = find_database(InvalidOid);
+	if (db == NULL)
+	{
+		db = NaradAlloc(sizeof(NaradDatabase));
+		if (db == NULL)
+			return NULL;
+		dlist_init(&db->dirty);
+		pg_atomic_init_u32(&db->nattached, 0);
+		dlist_push_tail(&DirtyCtl->databases, &db->node);
+	}
+	db->database = database;
+	return db;
+}
+
+static void
+wake_launcher(void)
+{
+	if (DirtyCtl->launcher_latch != NULL)
+		SetLatch(DirtyCtl->launcher_latch);
+}
+
+/* There is something to do: wakes the worker, or has one started. */
+static void
+want_worker(NaradDatabase * db)
+{
+	db->is_wanted = true;
+	if (db->worker_latch != NULL)
+		SetLatch(db->worker_latch);
+	else
+		wake_launcher();
+}
+
+/* ----------------------------------------------------------------
+ *		Dirty shards
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * NaradDirtyMark
+ *
+ * Says that a shard's memory is ahead of its page.  Shard lock held
+ * exclusively.  No error, no memory.
+ */
+void
+NaradDirtyMark(NaradShard *shard)
+{
+	NaradDatabase *db;
+
+	shard->changes++;
+	if (shard->is_dirty || shard->dropped)
+		return;
+	shard->dirty_since = NaradClockNow();
+	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
+	db = find_database(shard->topic->database);
+	if (db != NULL)
+	{
+		shard->is_dirty = true;
+		shard->write_after = 0;
+		dlist_push_tail(&db->dirty, &shard->dirty_node);
+		if (db->ndirty++ == 0 || db->worker_latch == NULL)
+			want_worker(db);
+	}
+	LWLockRelease(&DirtyCtl->lock);
+}
+
+/*
+ * NaradDirtyClear
+ *
+ * Takes a shard off the list.  Shard lock held exclusively.  No error.
+ */
+void
+NaradDirtyClear(NaradShard *shard)
+{
+	NaradDatabase *db;
+
+	if (!shard->is_dirty)
+		return;
+	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
+	db = find_database(shard->topic->database);
+	Assert(db != NULL && db->ndirty > 0);
+	dlist_delete(&shard->dirty_node);
+	db->ndirty--;
+	shard->is_dirty = false;
+	LWLockRelease(&DirtyCtl->lock);
+}
+
+/*
+ * NaradDirtyTake
+ *
+ * Copies the keys of up to max shards that were listed before a time and are
+ * not postponed, and moves them to the end of the list.
+ */
+int
+NaradDirtyTake(NaradDirtyItem *items, int max, int64 before)
+{
+	NaradDatabase *db;
+	int64		now = NaradClockNow();
+	int			nitems = 0;
+	int			nseen;
+
+	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
+	db = find_database(MyDatabaseId);
+	for (nseen = db != NULL ? db->ndirty : 0; nseen > 0 && nitems < max;
+		 nseen--)
+	{
+		dlist_node *node = dlist_pop_head_node(&db->dirty);
+		NaradShard *shard = dlist_container(NaradShard, dirty_node, node);
+
+		/* No shard lock: what is read here does not change in the list. */
+		dlist_push_tail(&db->dirty, node);
+		if (shard->dirty_since >= before || shard->write_after > now)
+			continue;
+		items[nitems].relid = pg_atomic_read_u32(&shard->topic->relid);
+		items[nitems].topic_id = shard->topic->topic_id;
+		items[nitems].group_id = shard->group->group_id;
+		items[nitems].partition = shard->partition;
+		nitems++;
+	}
+	LWLockRelease(&DirtyCtl->lock);
+	return nitems;
+}
+
+/*
+ * NaradDirtyPostpone
+ *
+ * Writing a shard failed: it is not handed out again before a time.
+ */
+void
+NaradDirtyPostpone(const NaradDirtyItem *item, int64 until)
+{
+	NaradDatabase *db;
+	dlist_iter	iter;
+
+	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
+	db = find_database(MyDatabaseId);
+	if (db != NULL)
+	{
+		dlist_foreach(iter, &db->dirty)
+		{
+			NaradShard *shard = dlist_container(NaradShard, dirty_node,
+												iter.cur);
+
+			if (shard->topic->topic_id == item->topic_id &&
+				shard->group->group_id == item->group_id &&
+				shard->partition == item->partition)
+			{
+				shard->write_after = until;
+				break;
+			}
+		}
+	}
+	LWLockRelease(&DirtyCtl->lock);
+}
+
+/*
+ * NaradDirtyCount
+ *
+ * How many shards of this database are listed.
+ */
+int
+NaradDirtyCount(void)
+{
+	NaradDatabase *db;
+	int			ndirty = 0;
+
+	LWLockAcquire(&DirtyCtl->lock, LW_SHARED);
+	db = find_database(MyDatabaseId);
+	if (db != NULL)
+		ndirty = db->ndirty;
+	LWLockRelease(&DirtyCtl->lock);
+	return ndirty;
+}
+
+/*
+ * NaradDirtyWake
+ *
+ * Wakes a database's worker, if it has one.  No error.
+ */
+void
+NaradDirtyWake(Oid database)
+{
+	NaradDatabase *db;
+
+	LWLockAcquire(&DirtyCtl->lock, LW_SHARED);
+	db = find_database(database);
+	if (db != NULL && db->worker_latch != NULL)
+		SetLatch(db->worker_latch);
+	LWLockRelease(&DirtyCtl->lock);
+}
+
+/* ----------------------------------------------------------------
+ *		Backends
+ * ----------------------------------------------------------------
+ */
+
+/* Runs after the abort of an open transaction, before the PGPROC goes. */
+static void
+detach_backend(int code, Datum arg)
+{
+	if (my_database != NULL)
+		pg_atomic_fetch_sub_u32(&my_database->nattached, 1);
+	my_database = NULL;
+}
+
+/*
+ * NaradDirtyAttach
+ *
+ * Announces that this backend uses topics of its database, so that there is a
+ * worker for it; two reads of shared memory when repeated.  ERROR 53200 when
+ * there is no memory, the first time.  No narad lock held.
+ */
+void
+NaradDirtyAttach(void)
+{
+	NaradDatabase *db = my_database;
+
+	if (db != NULL && db->is_wanted)
+		return;
+	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
+	if (db == NULL)
+		db = make_database(MyDatabaseId);
+	if (db != NULL && !db->is_wanted)
+		want_worker(db);
+	LWLockRelease(&DirtyCtl->lock);
+	if (db == NULL)
+		NaradReportOutOfMemory("a database");
+	if (my_database == NULL)
+	{
+		on_shmem_exit(detach_backend, (Datum) 0);
+		pg_atomic_fetch_add_u32(&db->nattached, 1);
+		my_database = db;
+	}
+}
+
+/*
+ * NaradDirtyAttached
+ *
+ * How many backends of this database have announced themselves and live.
+ */
+uint32
+NaradDirtyAttached(void)
+{
+	NaradDatabase *db;
+
+	LWLockAcquire(&DirtyCtl->lock, LW_SHARED);
+	db = find_database(MyDatabaseId);
+	LWLockRelease(&DirtyCtl->lock);
+	return db != NULL ? pg_atomic_read_u32(&db->nattached) : 0;
+}
+
+/* ----------------------------------------------------------------
+ *		Launcher and workers
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * NaradDirtySetLauncher
+ *
+ * Where to knock when a database wants a worker.
+ */
+void
+NaradDirtySetLauncher(Latch * latch)
+{
+	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
+	DirtyCtl->launcher_latch = latch;
+	LWLockRelease(&DirtyCtl->lock);
+}
+
+/*
+ * NaradDirtyWanting
+ *
+ * Up to max databases that want a worker, have none and are not barred; from
+ * now on they count as being started.  *next_ms says when a database that
+ * failed may be tried again, -1 if there is none.
+ */
+int
+NaradDirtyWanting(Oid * databases, int max, long *next_ms)
+{
+	int64		now = NaradClockNow();
+	int			ndatabases = 0;
+	dlist_iter	iter;
+
+	*next_ms = -1;
+	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
+	dlist_foreach(iter, &DirtyCtl->databases)
+	{
+		NaradDatabase *db = dlist_container(NaradDatabase, node, iter.cur);
+
+		if (!OidIsValid(db->database) || !db->is_wanted || db->nbars > 0 ||
+			db->worker_pid != 0 || db->is_starting)
+			continue;
+		if (db->retry_at > now || ndatabases == max)
+		{
+			long		ms = db->retry_at > now ?
+			(long) ((db->retry_at - now) / 1000 + 1) : 0;
+
+			if (*next_ms < 0 || ms < *next_ms)
+				*next_ms = ms;
+			continue;
+		}
+		db->is_starting = true;
+		databases[ndatabases++] = db->database;
+	}
+	LWLockRelease(&DirtyCtl->lock);
+	return ndatabases;
+}
+
+/*
+ * NaradDirtyBecomeWorker
+ *
+ * Makes this process the worker of its database; false if there is another
+ * one or the database is barred.
+ */
+bool
+NaradDirtyBecomeWorker(void)
+{
+	NaradDatabase *db;
+	bool		accepted = false;
+
+	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
+	db = find_database(MyDatabaseId);
+	if (db != NULL)
+	{
+		db->is_starting = false;
+		if (db->worker_pid == 0 && db->nbars == 0)
+		{
+			db->worker_pid = MyProcPid;
+			db->worker_latch = MyLatch;
+			accepted = true;
+		}
+	}
+	LWLockRelease(&DirtyCtl->lock);
+	return accepted;
+}
+
+/* Doubles the wait before the next start. */
+static void
+back_off(NaradDatabase * db)
+{
+	db->retry_delay = db->retry_delay == 0 ? RETRY_FIRST_US :
+		Min(db->retry_delay * 2, RETRY_LAST_US);
+	db->retry_at = NaradClockNow() + db->retry_delay;
+}
+
+/*
+ * NaradDirtyLeaveWorker
+ *
+ * This process is no longer its database's worker.  When it is done and
+ * nothing is dirty, the database wants none until it is announced again; else
+ * another is started in a while.
+ */
+void
+NaradDirtyLeaveWorker(bool done)
+{
+	NaradDatabase *db;
+
+	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
+	db = find_database(MyDatabaseId);
+	if (db != NULL && db->worker_pid == MyProcPid)
+	{
+		db->worker_pid = 0;
+		db->worker_latch = NULL;
+		if (done && db->ndirty == 0)
+		{
+			db->is_wanted = false;
+			db->retry_at = db->retry_delay = 0;
+		}
+		else
+			back_off(db);
+		wake_launcher();
+	}
+	LWLockRelease(&DirtyCtl->lock);
+}
+
+/*
+ * NaradDirtyStartFailed
+ *
+ * A worker that was asked for did not come to life.
+ */
+void
+NaradDirtyStartFailed(Oid database)
+{
+	NaradDatabase *db;
+
+	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
+	db = find_database(database);
+	if (db != NULL && db->is_starting)
+	{
+		db->is_starting = false;
+		back_off(db);
+	}
+	LWLockRelease(&DirtyCtl->lock);
+}
+
+/*
+ * NaradDirtyWorkerPid
+ *
+ * The process id of a database's worker, or 0.
+ */
+int
+NaradDirtyWorkerPid(Oid database)
+{
+	NaradDatabase *db;
+	int			pid = 0;
+
+	LWLockAcquire(&DirtyCtl->lock, LW_SHARED);
+	db = find_database(database);
+	if (db != NULL)
+		pid = db->worker_pid;
+	LWLockRelease(&DirtyCtl->lock);
+	return pid;
+}
+
+/*
+ * NaradDirtyBar
+ *
+ * Keeps workers away from a database, or lets them in again; calls nest.
+ * Without memory for an entry there is no worker to keep away.
+ */
+void
+NaradDirtyBar(Oid database, bool barred)
+{
+	NaradDatabase *db;
+
+	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
+	db = barred ? make_database(database) : find_database(database);
+	if (db != NULL && barred)
+		db->nbars++;
+	else if (db != NULL && db->nbars > 0)
+	{
+		db->nbars--;
+		db->retry_at = db->retry_delay = 0;
+		if (db->is_wanted)
+			wake_launcher();
+	}
+	LWLockRelease(&DirtyCtl->lock);
+}
+
+/*
+ * NaradDirtyIsBarred
+ *
+ * Is this database barred?
+ */
+bool
+NaradDirtyIsBarred(void)
+{
+	NaradDatabase *db;
+	bool		barred;
+
+	LWLockAcquire(&DirtyCtl->lock, LW_SHARED);
+	db = find_database(MyDatabaseId);
+	barred = db != NULL && db->nbars > 0;
+	LWLockRelease(&DirtyCtl->lock);
+	return barred;
+}
+
+/*
+ * NaradDirtyForgetDatabase
+ *
+ * The database was dropped, and its shards were freed before: its entry may
+ * serve another one.  Bars stand until they are lifted.
+ */
+void
+NaradDirtyForgetDatabase(Oid database)
+{
+	NaradDatabase *db;
+
+	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
+	db = find_database(database);
+	if (db != NULL && db->ndirty == 0 && db->nbars == 0 &&
+		db->worker_pid == 0 && pg_atomic_read_u32(&db->nattached) == 0)
+	{
+		db->database = InvalidOid;
+		db->is_wanted = db->is_starting = false;
+		db->retry_at = db->retry_delay = 0;
+	}
+	LWLockRelease(&DirtyCtl->lock);
+}
+
+/* ----------------------------------------------------------------
+ *		Registration
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * NaradDirtyShmemSize
+ */
+Size
+NaradDirtyShmemSize(void)
+{
+	return MAXALIGN(sizeof(NaradDirtyCtl));
+}
+
+/*
+ * NaradDirtyShmemInit
+ *
+ * Under AddinShmemInitLock, after the locks are known.
+ */
+void
+NaradDirtyShmemInit(void)
+{
+	bool		found;
+
+	my_database = NULL;
+	DirtyCtl = ShmemInitStruct("Narad dirty shards", NaradDirtyShmemSize(),
+							   &found);
+	if (!found)
+	{
+		memset(DirtyCtl, 0, sizeof(NaradDirtyCtl));
+		NaradLockInit(&DirtyCtl->lock, NARAD_LOCK_DIRTY);
+		dlist_init(&DirtyCtl->databases);
+	}
+}

@@ -1,0 +1,79 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_dirty.h
+ *	  Which shards wait to be written, database by database, and the latches
+ *	  of those who write them.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_DIRTY_H
+#define QUEUE_DIRTY_H
+
+#include "queue/queue_shard.h"
+#include "storage/latch.h"
+
+/*
+ * Memory is ahead of the page: counts in shard->changes, and lists the shard
+ * unless it is listed.  Shard lock held exclusively.  No error, no memory;
+ * wakes the worker, or the launcher if there is none.
+ */
+extern void NaradDirtyMark(NaradShard *shard);
+
+/* The page has caught up, or the shard goes away.  Same lock. */
+extern void NaradDirtyClear(NaradShard *shard);
+
+/* What the worker takes: keys, since it holds no lock that keeps a shard. */
+typedef struct NaradDirtyItem
+{
+	Oid			relid;
+	NaradTopicId topic_id;
+	NaradGroupId group_id;
+	int			partition;
+} NaradDirtyItem;
+
+/*
+ * Copies up to max keys of this database's list, of shards listed before
+ * `before` (monotonic us) and not postponed; returns how many.  They stay
+ * listed, at the end, until NaradDirtyClear.
+ */
+extern int	NaradDirtyTake(NaradDirtyItem *items, int max, int64 before);
+extern void NaradDirtyPostpone(const NaradDirtyItem *item, int64 until);
+extern int	NaradDirtyCount(void);	/* of this database */
+
+/* Wakes a database's worker, if it has one, to look around. */
+extern void NaradDirtyWake(Oid database);
+
+/*
+ * Backends announce their database, so that it gets a worker; cheap when
+ * repeated.  May error 53200.  NaradDirtyAttached counts them.
+ */
+extern void NaradDirtyAttach(void);
+extern uint32 NaradDirtyAttached(void);
+
+/* Launcher and worker side. */
+extern void NaradDirtySetLauncher(Latch * latch);	/* NULL: gone */
+
+/* Databases that need a worker and have none; marks them as being started.
+ * *next_ms: when to ask again, or -1. */
+extern int	NaradDirtyWanting(Oid * databases, int max, long *next_ms);
+
+/* This process is the worker of its database; false if there is another, or
+ * the database is barred. */
+extern bool NaradDirtyBecomeWorker(void);
+
+/* It no longer is; done: until somebody announces the database again. */
+extern void NaradDirtyLeaveWorker(bool done);
+extern void NaradDirtyStartFailed(Oid database);	/* asks again later */
+extern int	NaradDirtyWorkerPid(Oid database);	/* 0 if none */
+
+/* While barred, no worker is started for the database (DROP DATABASE ...). */
+extern void NaradDirtyBar(Oid database, bool barred);
+extern bool NaradDirtyIsBarred(void);	/* this database */
+extern void NaradDirtyForgetDatabase(Oid database);
+
+extern Size NaradDirtyShmemSize(void);
+extern void NaradDirtyShmemInit(void);
+
+#endif							/* QUEUE_DIRTY_H */

@@ -1,0 +1,370 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_group.c
+ *	  Consumer groups: found, made, dropped, paused.
+ *
+ * Owns:       NaradGroup entries in shared memory; the group directory on
+ *             disk is storage's (log_meta.h), changed here only.
+ * Invariants: a live entry in memory is live on disk: both change under the
+ *             topic lock.  Group ids are never given twice in a topic, so a
+ *             receipt of a dropped group meets no other (I4).  An entry stays,
+ *             marked dropped, until the topic is gone: whoever has a lock on
+ *             the relation may keep pointers.
+ * Locks:      the topic lock, and under it, only when a group is not in
+ *             memory or changes, those of storage with reads and writes of
+ *             the group directory.  That holds an LWLock over I/O on purpose:
+ *             it is rare, short, and what keeps disk and memory one; an error
+ *             in it leaves both as they were.
+ * Runs in:    any backend, with the relation locked.
+ * WAL:        through log_meta.h.  What a user asks for takes a transaction
+ *             id, so that its commit flushes and waits for standbys; it acts
+ *             at once and is not undone by rollback, as nextval.
+ * On error:   a group may have been made without all its start positions
+ *             when the server crashes in the middle of create_group: those
+ *             partitions then start at the earliest record, never later.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "base/base_memory.h"
+#include "log/log_meta.h"
+#include "log/log_read.h"
+#include "queue/queue_shard.h"
+#include "queue/queue_state.h"
+#include "queue/queue_topic.h"
+
+#define DEFAULT_GROUP "default"
+
+/* The live group of a name; the topic lock is held. */
+static NaradGroup *
+find_group(NaradQueueTopic *topic, const char *name)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &topic->groups)
+	{
+		NaradGroup *group = dlist_container(NaradGroup, node, iter.cur);
+
+		if (!group->dropped && strcmp(group->name, name) == 0)
+			return group;
+	}
+	return NULL;
+}
+
+/*
+ * Puts a group of the directory into memory.  The topic lock is held
+ * exclusively; NULL if there is no memory.
+ */
+static NaradGroup *
+remember_group(NaradQueueTopic *topic, const NaradGroupEntry *entry)
+{
+	NaradGroup *group = NaradAlloc(sizeof(NaradGroup));
+
+	if (group == NULL)
+		return NULL;
+	group->shards = NaradAlloc(sizeof(NaradShard *) * topic->npartitions);
+	if (group->shards == NULL)
+	{
+		NaradFree(group);
+		return NULL;
+	}
+	group->group_id = entry->group_id;
+	strlcpy(group->name, entry->name, NAMEDATALEN);
+	group->npartitions = topic->npartitions;
+	group->paused = entry->paused != 0;
+	group->generation = entry->generation;
+	pg_atomic_init_u32(&group->next_partition, 0);
+	dlist_push_tail(&topic->groups, &group->node);
+	return group;
+}
+
+static void
+check_group_name(const char *name)
+{
+	if (name[0] == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("name of a consumer group must not be empty")));
+	if (strlen(name) >= NAMEDATALEN)
+		ereport(ERROR,
+				(errcode(ERRCODE_NAME_TOO_LONG),
+				 errmsg("name of a consumer group is too long"),
+				 errdetail("It must have fewer than %d bytes.", NAMEDATALEN)));
+}
+
+static void report_missing_group(Relation rel, const char *name)
+			pg_attribute_noreturn();
+
+static void
+report_missing_group(Relation rel, const char *name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("consumer group \"%s\" of topic \"%s\" does not exist",
+					name, RelationGetRelationName(rel)),
+			 errhint("Use narad.create_group to create it.")));
+}
+
+/*
+ * NaradGroupGet
+ *
+ * The live group of a name, from memory or else from the directory; the group
+ * 'default' is made if there is none, at the earliest record.  Another one
+ * that is missing is ERROR 42704.  The caller holds RowExclusiveLock on the
+ * topic and no narad lock.  May error 53200.
+ */
+NaradGroup *
+NaradGroupGet(Relation rel, NaradRelInfo *info, NaradQueueTopic *topic,
+			  const char *name)
+{
+	NaradGroupEntry entry;
+	NaradGroup *group;
+	bool		exists;
+	bool		created;
+
+	LWLockAcquire(&topic->lock, LW_SHARED);
+	group = find_group(topic, name);
+	LWLockRelease(&topic->lock);
+	if (group != NULL)
+		return group;
+
+	check_group_name(name);
+	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
+	group = find_group(topic, name);
+	if (group == NULL)
+	{
+		exists = NaradGroupFind(rel, name, &entry);
+		if (!exists && strcmp(name, DEFAULT_GROUP) == 0)
+		{
+			NaradGroupMake(rel, info, name, &entry, &created);
+			exists = true;
+		}
+		if (!exists)
+		{
+			LWLockRelease(&topic->lock);
+			report_missing_group(rel, name);
+		}
+		group = remember_group(topic, &entry);
+	}
+	LWLockRelease(&topic->lock);
+	if (group == NULL)
+		NaradReportOutOfMemory("a consumer group");
+	return group;
+}
+
+/*
+ * NaradGroupById
+ *
+ * The live group of an id, if it is in memory; else NULL.
+ */
+NaradGroup *
+NaradGroupById(NaradQueueTopic *topic, NaradGroupId group_id)
+{
+	NaradGroup *found = NULL;
+	dlist_iter	iter;
+
+	LWLockAcquire(&topic->lock, LW_SHARED);
+	dlist_foreach(iter, &topic->groups)
+	{
+		NaradGroup *group = dlist_container(NaradGroup, node, iter.cur);
+
+		if (group->group_id == group_id && !group->dropped)
+		{
+			found = group;
+			break;
+		}
+	}
+	LWLockRelease(&topic->lock);
+	return found;
+}
+
+/*
+ * The time of the first readable record in [from, to), whose offset goes to
+ * *at; false if none can be read there now.
+ */
+static bool
+probe_time(NaradReader *reader, TupleDesc desc, NaradOffset from,
+		   NaradOffset to, NaradOffset *at, TimestampTz * time)
+{
+	NaradRead	read;
+	bool		isnull;
+
+	while (from < to)
+	{
+		CHECK_FOR_INTERRUPTS();
+		NaradReaderRead(reader, from, &read);
+		if (read.status == NARAD_READ_END)
+			return false;
+		if (read.status == NARAD_READ_OK)
+		{
+			*at = from;
+			*time = DatumGetTimestampTz(heap_getattr(read.tuple,
+													 NARAD_ATTR_TIME, desc,
+													 &isnull));
+			NaradReaderReset(reader);
+			return true;
+		}
+		from = read.next;
+	}
+	return false;
+}
+
+/*
+ * The first offset of a partition whose record was produced at or after a
+ * time; times do not fall within a partition, so it is a binary search.  In
+ * doubt (records of open transactions) an earlier one.
+ */
+static NaradOffset
+find_offset_by_time(Relation rel, NaradRelInfo *info, int partition,
+					TimestampTz time)
+{
+	NaradReader *reader = NaradReaderBegin(rel, info, partition, NULL);
+	NaradOffset low;
+	NaradOffset high;
+	NaradOffset stable;
+
+	NaradPartitionBounds(rel, info, partition, &low, &high, &stable);
+	while (low < high)
+	{
+		NaradOffset middle = low + (high - low) / 2;
+		NaradOffset at;
+		TimestampTz found;
+
+		if (probe_time(reader, RelationGetDescr(rel), middle, high, &at,
+					   &found) && found < time)
+			low = at + 1;
+		else
+			high = middle;
+	}
+	NaradReaderEnd(reader);
+	return low;
+}
+
+/* Where a new group starts in each partition, palloc'ed. */
+static NaradOffset *
+find_starts(Relation rel, NaradRelInfo *info, NaradStartFrom start,
+			TimestampTz start_time)
+{
+	NaradOffset *starts = palloc(sizeof(NaradOffset) * info->npartitions);
+	int			npartitions = info->npartitions;
+	int			i;
+
+	for (i = 0; i < npartitions; i++)
+	{
+		NaradOffset earliest;
+		NaradOffset stable;
+
+		if (start == NARAD_START_TIME)
+			starts[i] = find_offset_by_time(rel, info, i, start_time);
+		else
+			NaradPartitionBounds(rel, info, i, &earliest, &starts[i],
+								 &stable);
+	}
+	return starts;
+}
+
+/*
+ * NaradGroupCreate
+ *
+ * Makes a group; false, and nothing changed, if there is one of that name.
+ * The caller holds RowExclusiveLock on the topic, no narad lock, and has an
+ * active snapshot.
+ */
+bool
+NaradGroupCreate(Relation rel, NaradRelInfo *info, const char *name,
+				 NaradStartFrom start, TimestampTz start_time)
+{
+	NaradQueueTopic *topic = NaradQueueTopicGet(rel, info);
+	NaradOffset *starts = NULL;
+	NaradGroupEntry entry;
+	bool		created;
+	int			i;
+
+	check_group_name(name);
+	(void) GetTopTransactionId();
+	if (start != NARAD_START_EARLIEST)
+		starts = find_starts(rel, info, start, start_time);
+
+	/* Nobody finds the group before its start positions are written. */
+	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
+	NaradGroupMake(rel, info, name, &entry, &created);
+	for (i = 0; created && starts != NULL && i < info->npartitions; i++)
+		NaradStateStartAt(rel, info, &entry, i, starts[i]);
+	LWLockRelease(&topic->lock);
+	if (starts != NULL)
+		pfree(starts);
+	return created;
+}
+
+/*
+ * NaradGroupDrop
+ *
+ * Drops a group, with all that it had settled; its leases are void.  ERROR
+ * 42704 if there is none.  The caller holds RowExclusiveLock on the topic and
+ * no narad lock.
+ */
+void
+NaradGroupDrop(Relation rel, NaradRelInfo *info, const char *name)
+{
+	NaradQueueTopic *topic = NaradQueueTopicGet(rel, info);
+	NaradGroupEntry entry;
+	NaradGroup *group;
+	bool		existed;
+	int			i;
+
+	(void) GetTopTransactionId();
+	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
+	existed = NaradGroupRemove(rel, info, name, &entry);
+	group = existed ? find_group(topic, name) : NULL;
+	if (group != NULL)
+	{
+		group->generation++;
+		group->dropped = true;
+	}
+	LWLockRelease(&topic->lock);
+	if (!existed)
+		report_missing_group(rel, name);
+
+	/* No shard is made for a dropped group: NaradShardGet looks. */
+	for (i = 0; group != NULL && i < group->npartitions; i++)
+	{
+		NaradShard *shard = NaradShardFind(group, i);
+
+		if (shard != NULL)
+			NaradShardDrop(shard);
+	}
+}
+
+/*
+ * NaradGroupPause
+ *
+ * While a group is paused, consume gives it nothing.  ERROR 42704 if there is
+ * none.  The caller holds RowExclusiveLock on the topic and no narad lock.
+ */
+void
+NaradGroupPause(Relation rel, NaradRelInfo *info, const char *name,
+				bool paused)
+{
+	NaradQueueTopic *topic = NaradQueueTopicGet(rel, info);
+	NaradGroup *group;
+	bool		existed;
+
+	(void) GetTopTransactionId();
+	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
+	existed = NaradGroupSetPaused(rel, info, name, paused);
+	group = find_group(topic, name);
+	if (existed && group != NULL)
+		group->paused = paused;
+	LWLockRelease(&topic->lock);
+	if (!existed)
+		report_missing_group(rel, name);
+}

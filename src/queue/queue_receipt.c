@@ -1,0 +1,179 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_receipt.c
+ *	  Receipts: what a consumer holds to settle a message.
+ *
+ * Owns:       the text form of receipts, and each backend's store of nonces.
+ * Invariants: I4: a receipt is worth its nonce, 64 bits of a strong random
+ *			   source; whoever does not hold it cannot guess it.  A receipt
+ *			   has one text: other spellings of the same bytes are refused.
+ * Locks:      none.
+ * Runs in:    any backend.
+ * On error:   only NaradNonce may error (no entropy); call it before a lock
+ *			   is taken.
+ *
+ * The bytes, integers with the most significant byte first:
+ *
+ *		 0	1 byte		version, RECEIPT_VERSION
+ *		 1	8 bytes		topic id
+ *		 9	4 bytes		group id
+ *		13	4 bytes		partition
+ *		17	8 bytes		offset
+ *		25	8 bytes		nonce
+ *
+ * 33 bytes are 44 characters of base64 without padding or spare bits.  The
+ * alphabet is that for URLs (RFC 4648, section 5), so that a receipt needs no
+ * quoting in arrays, JSON or web addresses.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "queue/queue_receipt.h"
+
+#define RECEIPT_VERSION		1
+
+/* Nonces are drawn so many at a time. */
+#define NONCE_BATCH			64
+
+static const char alphabet[] =
+"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+static uint64 nonces[NONCE_BATCH];
+static int	nnonces = 0;
+
+static uint8 *
+put_bytes(uint8 * p, uint64 value, int nbytes)
+{
+	for (int i = nbytes - 1; i >= 0; i--)
+		*p++ = (uint8) (value >> (8 * i));
+	return p;
+}
+
+static const uint8 *
+get_bytes(const uint8 * p, uint64 * value, int nbytes)
+{
+	*value = 0;
+	for (int i = 0; i < nbytes; i++)
+		*value = (*value << 8) | *p++;
+	return p;
+}
+
+/* 0 to 63, or -1 for a character outside the alphabet. */
+static int
+digit_value(char c)
+{
+	if (c >= 'A' && c <= 'Z')
+		return c - 'A';
+	if (c >= 'a' && c <= 'z')
+		return c - 'a' + 26;
+	if (c >= '0' && c <= '9')
+		return c - '0' + 52;
+	if (c == '-')
+		return 62;
+	if (c == '_')
+		return 63;
+	return -1;
+}
+
+/*
+ * Writes a receipt as NARAD_RECEIPT_LEN characters and a terminator.
+ */
+void
+NaradReceiptFormat(const NaradReceipt *receipt, char *text)
+{
+	uint8		bytes[NARAD_RECEIPT_BYTES];
+	uint8	   *p = bytes;
+
+	p = put_bytes(p, RECEIPT_VERSION, 1);
+	p = put_bytes(p, receipt->topic_id, 8);
+	p = put_bytes(p, receipt->group_id, 4);
+	p = put_bytes(p, receipt->partition, 4);
+	p = put_bytes(p, receipt->offset, 8);
+	p = put_bytes(p, receipt->nonce, 8);
+	Assert(p == bytes + NARAD_RECEIPT_BYTES);
+
+	for (int i = 0; i < NARAD_RECEIPT_BYTES; i += 3)
+	{
+		uint32		three;
+
+		three = (bytes[i] << 16) | (bytes[i + 1] << 8) | bytes[i + 2];
+		*text++ = alphabet[(three >> 18) & 63];
+		*text++ = alphabet[(three >> 12) & 63];
+		*text++ = alphabet[(three >> 6) & 63];
+		*text++ = alphabet[three & 63];
+	}
+	*text = '\0';
+}
+
+/*
+ * Reads a receipt.  False if the text is none: another length or alphabet,
+ * another version, or fields that no receipt has.  The text need not be
+ * terminated.
+ */
+bool
+NaradReceiptParse(const char *text, int len, NaradReceipt *receipt)
+{
+	uint8		bytes[NARAD_RECEIPT_BYTES];
+	const		uint8 *p = bytes;
+	uint64		value;
+
+	if (len != NARAD_RECEIPT_LEN)
+		return false;
+	for (int i = 0; i < NARAD_RECEIPT_LEN / 4; i++)
+	{
+		uint32		three = 0;
+
+		for (int j = 0; j < 4; j++)
+		{
+			int			digit = digit_value(*text++);
+
+			if (digit < 0)
+				return false;
+			three = (three << 6) | digit;
+		}
+		put_bytes(bytes + i * 3, three, 3);
+	}
+
+	p = get_bytes(p, &value, 1);
+	if (value != RECEIPT_VERSION)
+		return false;
+	p = get_bytes(p, &receipt->topic_id, 8);
+	p = get_bytes(p, &value, 4);
+	receipt->group_id = (NaradGroupId) value;
+	p = get_bytes(p, &value, 4);
+	receipt->partition = (uint32) value;
+	p = get_bytes(p, &receipt->offset, 8);
+	p = get_bytes(p, &receipt->nonce, 8);
+	return receipt->topic_id != 0 && receipt->group_id != 0 &&
+		receipt->partition < NARAD_MAX_PARTITIONS &&
+		receipt->offset <= NARAD_MAX_OFFSET && receipt->nonce != 0;
+}
+
+/*
+ * A random nonce, never 0.  Errors when the system has no entropy; not to be
+ * called under a lock.
+ */
+uint64
+NaradNonce(void)
+{
+	uint64		nonce;
+
+	do
+	{
+		if (nnonces == 0)
+		{
+			if (!pg_strong_random(nonces, sizeof(nonces)))
+				ereport(ERROR,
+						(errcode(ERRCODE_INTERNAL_ERROR),
+						 errmsg("could not generate a random receipt")));
+			nnonces = NONCE_BATCH;
+		}
+		nonce = nonces[--nnonces];
+		/* Given to one lease only, and not left in memory. */
+		nonces[nnonces] = 0;
+	} while (nonce == 0);
+	return nonce;
+}

@@ -1,0 +1,346 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_settle.c
+ *	  ack, nack, extend; and how a lease that is not settled comes back.
+ *
+ * Owns:       nothing; changes leases under their shard's lock.
+ * Invariants: I4: a receipt settles only while its own lease is live: same
+ *			   nonce, deadline not passed, not pinned by another transaction.
+ *			   I5: an ack pins at once, and settles at commit.
+ *			   I12: the topic is found by its id, and the id is compared again
+ *			   with the file once the relation is locked.
+ * Locks:      RowExclusiveLock on the topic, kept to the transaction's end;
+ *			   then the shard lock, for one look-up.
+ * Runs in:    any backend that is not in recovery.
+ * WAL:        none here; see queue_xact.c.
+ * On error:   nothing has changed.  A receipt that is no longer valid is a
+ *			   status, not an error, so that a caller may go on.
+ *
+ * The path of an ack is: receipt -> relation that has the topic id (shared
+ * memory) -> lock on it -> its topic id -> shared topic -> privileges -> group
+ * -> shard.  DROP and TRUNCATE take AccessExclusiveLock, so whatever is found
+ * after the lock stays until the transaction ends.  No group, topic or shard
+ * is loaded for an ack: a live lease is in memory, or it is not.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "base/base_error.h"
+#include "base/base_guc.h"
+#include "base/base_stop.h"
+#include "queue/queue_settle.h"
+#include "queue/queue_xact.h"
+
+/* Longer than this no lease and no delay is: a hundred years. */
+#define MAX_DELAY		(INT64CONST(36525) * USECS_PER_DAY)
+
+/* What a receipt leads to. */
+typedef struct NaradSettleTarget
+{
+	NaradShard *shard;
+	int64		visibility_timeout; /* us; the topic's */
+} NaradSettleTarget;
+
+/* ------------------------------------------------- how leases come back */
+
+/*
+ * The monotonic time `delay` us after now.
+ */
+int64
+NaradDeadline(int64 now, int64 delay)
+{
+	return now + Min(delay, MAX_DELAY);
+}
+
+/*
+ * Makes a leased, pinned or delayed message available again: at once, at the
+ * end of the FIFO, or after `delay` us.  Its delivery count stays, its receipt
+ * is void.  The shard lock is held exclusively.
+ */
+void
+NaradShardReturn(NaradShard *shard, NaradLease *lease, int64 now, int64 delay)
+{
+	NaradLeaseClearHolder(lease);
+	if (delay > 0)
+	{
+		lease->deadline = NaradDeadline(now, delay);
+		NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_DELAYED);
+	}
+	else
+		NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_RETURNED);
+	NaradShardCountHole(shard, lease);
+}
+
+/*
+ * Returns the leases whose deadline has passed and the delayed messages that
+ * are due, the earliest first, at most `max`.  Exclusive shard lock.
+ */
+void
+NaradShardExpire(NaradShard *shard, int64 now, int max)
+{
+	while (max-- > 0)
+	{
+		NaradLease *lease = NaradLeaseEarliest(&shard->leases);
+
+		if (lease == NULL || lease->deadline > now)
+			break;
+		if (lease->state == NARAD_LEASE_LEASED)
+			shard->expired++;
+		NaradShardReturn(shard, lease, now, 0);
+	}
+}
+
+/* ---------------------------------------------------- receipt to lease */
+
+/*
+ * Finds the shard of a receipt and locks its topic.  Errors for want of
+ * privileges.  The relation stays locked, and so the shard stays.
+ */
+static NaradSettleStatus
+find_shard(const NaradReceipt *receipt, NaradSettleTarget *target)
+{
+	Oid			relid = NaradQueueTopicRelid(receipt->topic_id);
+	NaradQueueTopic *topic = NULL;
+	NaradGroup *group;
+	NaradRelInfo *info;
+	Relation	rel;
+
+	if (!OidIsValid(relid))
+		return NARAD_SETTLE_UNKNOWN;
+	rel = try_relation_open(relid, RowExclusiveLock);
+	if (rel == NULL)
+		return NARAD_SETTLE_TOPIC_CHANGED;
+
+	/* I12: what the lock was waited for may have been a TRUNCATE. */
+	info = NaradRelationIsTopic(rel) ? NaradRelInfoGet(rel) : NULL;
+	if (info != NULL && info->topic_id == receipt->topic_id)
+		topic = NaradQueueTopicFind(receipt->topic_id);
+	if (topic == NULL)
+	{
+		relation_close(rel, NoLock);
+		return NARAD_SETTLE_TOPIC_CHANGED;
+	}
+
+	NaradTopicCheckAcl(rel, ACL_SELECT | ACL_UPDATE);
+	target->visibility_timeout = NaradTopicSettingsGet(rel)->visibility_timeout;
+	relation_close(rel, NoLock);
+
+	group = NaradGroupById(topic, receipt->group_id);
+	if (group == NULL || receipt->partition >= (uint32) group->npartitions)
+		return NARAD_SETTLE_UNKNOWN;
+	target->shard = NaradShardFind(group, (int) receipt->partition);
+	return target->shard != NULL ? NARAD_SETTLE_OK : NARAD_SETTLE_UNKNOWN;
+}
+
+/*
+ * The lease of a receipt, if this transaction may settle it.  A lease whose
+ * time is over is returned here, so that its last moment is the same for all.
+ * Exclusive shard lock.
+ */
+static NaradSettleStatus
+find_lease(NaradShard *shard, const NaradReceipt *receipt, int64 now,
+		   NaradLease **found)
+{
+	NaradLease *lease;
+
+	if (shard->dropped)
+		return NARAD_SETTLE_UNKNOWN;
+	if (receipt->offset < shard->frontier ||
+		NaradSetContains(&shard->settled, receipt->offset))
+		return NARAD_SETTLE_SETTLED;
+	lease = NaradLeaseFind(&shard->leases, receipt->offset);
+	if (lease == NULL)
+		return NARAD_SETTLE_UNKNOWN;
+	if (lease->state == NARAD_LEASE_RETURNED ||
+		lease->state == NARAD_LEASE_DELAYED)
+		return NARAD_SETTLE_EXPIRED;
+
+	/* I4 */
+	if (lease->nonce != receipt->nonce)
+		return NARAD_SETTLE_LEASED_AGAIN;
+	if (lease->state == NARAD_LEASE_PINNED)
+	{
+		if (lease->pinner != MyProcPid)
+			return NARAD_SETTLE_PINNED;
+	}
+	else if (lease->deadline <= now)
+	{
+		shard->expired++;
+		NaradShardReturn(shard, lease, now, 0);
+		return NARAD_SETTLE_EXPIRED;
+	}
+	*found = lease;
+	return NARAD_SETTLE_OK;
+}
+
+/* ------------------------------------------------------ ack, nack, extend */
+
+static NaradSettleStatus
+pin_receipt(NaradActionKind kind, const NaradReceipt *receipt, int64 delay)
+{
+	NaradSettleTarget target;
+	NaradSettleStatus status;
+	NaradShard *shard;
+	NaradLease *lease = NULL;
+
+	status = find_shard(receipt, &target);
+	if (status != NARAD_SETTLE_OK)
+		return status;
+	shard = target.shard;
+
+	if (kind == NARAD_ACTION_ACK && narad_ack_mode == NARAD_ACK_TRANSACTIONAL)
+		(void) GetTopTransactionId();
+	NaradXactReserve(1);
+	NARAD_STOP("ack-found");
+
+	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+	status = find_lease(shard, receipt, NaradClockNow(), &lease);
+	if (status == NARAD_SETTLE_OK)
+		NaradXactPin(kind, shard, lease, delay);
+	LWLockRelease(&shard->lock);
+	return status;
+}
+
+/*
+ * Acknowledges: the lease is pinned now, and the message settled when the
+ * transaction commits (I5).  Locks the topic (RowExclusiveLock) and errors
+ * 42501 without SELECT and UPDATE on it.  The caller has refused recovery and
+ * read-only transactions, and holds no narad lock.
+ */
+NaradSettleStatus
+NaradAck(const NaradReceipt *receipt)
+{
+	return pin_receipt(NARAD_ACTION_ACK, receipt, 0);
+}
+
+/*
+ * As NaradAck, but the message is available again at commit, or `delay` us
+ * after it.
+ */
+NaradSettleStatus
+NaradNack(const NaradReceipt *receipt, int64 delay)
+{
+	return pin_receipt(NARAD_ACTION_NACK, receipt, delay);
+}
+
+/*
+ * Moves the deadline of a live lease to `timeout` us from now (-1: the
+ * topic's), at once; a rollback does not undo it.  A lease that this
+ * transaction has pinned gets the deadline for the case of a rollback.
+ * Otherwise as NaradAck.
+ */
+NaradSettleStatus
+NaradExtend(const NaradReceipt *receipt, int64 timeout, TimestampTz * expires_at)
+{
+	NaradSettleTarget target;
+	NaradSettleStatus status;
+	NaradShard *shard;
+	NaradLease *lease = NULL;
+	int64		now;
+
+	status = find_shard(receipt, &target);
+	if (status != NARAD_SETTLE_OK)
+		return status;
+	shard = target.shard;
+	if (timeout < 0)
+		timeout = target.visibility_timeout;
+	timeout = Min(timeout, MAX_DELAY);
+
+	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+	now = NaradClockNow();
+	status = find_lease(shard, receipt, now, &lease);
+	if (status == NARAD_SETTLE_OK)
+	{
+		lease->expires_at = GetCurrentTimestamp() + timeout;
+		*expires_at = lease->expires_at;
+		if (lease->in_heap)
+			NaradLeaseSetDeadline(&shard->leases, lease, now + timeout);
+		else
+			lease->deadline = now + timeout;
+	}
+	LWLockRelease(&shard->lock);
+	return status;
+}
+
+/* --------------------------------------------------------------- statuses */
+
+/*
+ * The word for a status, as try_ack shows it; NULL for NARAD_SETTLE_OK.
+ */
+const char *
+NaradSettleReason(NaradSettleStatus status)
+{
+	switch (status)
+	{
+		case NARAD_SETTLE_OK:
+			return NULL;
+		case NARAD_SETTLE_EXPIRED:
+			return "expired";
+		case NARAD_SETTLE_LEASED_AGAIN:
+			return "leased_again";
+		case NARAD_SETTLE_SETTLED:
+			return "settled";
+		case NARAD_SETTLE_PINNED:
+			return "pinned";
+		case NARAD_SETTLE_RETENTION:
+			return "retention";
+		case NARAD_SETTLE_TOPIC_CHANGED:
+			return "topic_changed";
+		case NARAD_SETTLE_UNKNOWN:
+			return "unknown";
+	}
+	return "unknown";
+}
+
+static int
+errdetail_for_status(NaradSettleStatus status, const NaradReceipt *receipt)
+{
+	unsigned long long offset = receipt->offset;
+	uint32		partition = receipt->partition;
+
+	switch (status)
+	{
+		case NARAD_SETTLE_EXPIRED:
+			return errdetail("The lease on offset %llu of partition %u has ended.",
+							 offset, partition);
+		case NARAD_SETTLE_LEASED_AGAIN:
+			return errdetail("The lease on offset %llu of partition %u expired and the message was leased again.",
+							 offset, partition);
+		case NARAD_SETTLE_SETTLED:
+			return errdetail("Offset %llu of partition %u is already settled.",
+							 offset, partition);
+		case NARAD_SETTLE_PINNED:
+			return errdetail("Offset %llu of partition %u is being settled by another open transaction.",
+							 offset, partition);
+		case NARAD_SETTLE_RETENTION:
+			return errdetail("Offset %llu of partition %u is no longer retained.",
+							 offset, partition);
+		case NARAD_SETTLE_TOPIC_CHANGED:
+			return errdetail("The topic was dropped, truncated or created again.");
+		default:
+			return errdetail("The lease on offset %llu of partition %u is unknown since a restart, or its group or topic was dropped.",
+							 offset, partition);
+	}
+}
+
+/*
+ * ERROR NR410 that says why a receipt was not accepted.
+ */
+void
+NaradSettleReport(NaradSettleStatus status, const NaradReceipt *receipt)
+{
+	Assert(status != NARAD_SETTLE_OK);
+	ereport(ERROR,
+			(errcode(ERRCODE_NARAD_RECEIPT_GONE),
+			 errmsg("receipt is no longer valid"),
+			 errdetail_for_status(status, receipt)));
+}

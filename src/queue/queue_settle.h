@@ -1,0 +1,66 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_settle.h
+ *	  ack, nack, extend.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_SETTLE_H
+#define QUEUE_SETTLE_H
+
+#include "base/base_compat.h"
+#include "datatype/timestamp.h"
+#include "queue/queue_receipt.h"
+#include "queue/queue_shard.h"
+
+typedef enum NaradSettleStatus
+{
+	NARAD_SETTLE_OK,
+	NARAD_SETTLE_EXPIRED,
+	NARAD_SETTLE_LEASED_AGAIN,
+	NARAD_SETTLE_SETTLED,
+	NARAD_SETTLE_PINNED,		/* by another open transaction */
+	NARAD_SETTLE_RETENTION,
+	NARAD_SETTLE_TOPIC_CHANGED,
+	NARAD_SETTLE_UNKNOWN		/* since a restart */
+} NaradSettleStatus;
+
+/*
+ * Each finds the topic by the receipt, locks it (RowExclusiveLock, kept to
+ * the transaction's end), checks SELECT and UPDATE on it, and pins, or
+ * extends.  What is pinned is settled or returned at commit, and is leased as
+ * before after a rollback (I5).
+ */
+extern NaradSettleStatus NaradAck(const NaradReceipt *receipt);
+
+/* delay in us; 0: available at commit. */
+extern NaradSettleStatus NaradNack(const NaradReceipt *receipt, int64 delay);
+
+/* timeout in us, -1: the topic's visibility_timeout. */
+extern NaradSettleStatus NaradExtend(const NaradReceipt *receipt, int64 timeout,
+									 TimestampTz * expires_at);
+
+/* "expired", "leased_again", "settled", ... */
+extern const char *NaradSettleReason(NaradSettleStatus status);
+
+/* ERROR NR410 with a DETAIL for the status. */
+NARAD_NORETURN extern void NaradSettleReport(NaradSettleStatus status,
+							  const NaradReceipt *receipt);
+
+/*
+ * What becomes of a lease that is not settled.  The shard lock is held
+ * exclusively; no memory, no error.
+ */
+/* Available again, after delay us if that is not 0. */
+extern void NaradShardReturn(NaradShard *shard, NaradLease *lease, int64 now,
+							 int64 delay);
+
+/* Returns up to max entries whose time has come. */
+extern void NaradShardExpire(NaradShard *shard, int64 now, int max);
+
+/* Monotonic now + delay, and no overflow. */
+extern int64 NaradDeadline(int64 now, int64 delay);
+
+#endif							/* QUEUE_SETTLE_H */

@@ -1,0 +1,396 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_shard.c
+ *	  The state of one (topic, group, partition) in shared memory.
+ *
+ * Owns:       the life of a NaradShard, its frontier and set of settled
+ *             offsets, and the count of holes.
+ * Invariants: I6: the frontier only grows within a generation, and everything
+ *             below it was settled: acknowledged, or dead or damaged for
+ *             good.  settled holds what is settled at or above the frontier,
+ *             and never the frontier itself.  nholes counts the leases that
+ *             lie below the highest settled offset and are leased or
+ *             returned: what consumers could close.
+ * Locks:      shard->lock for all of it; publishing a shard takes the topic
+ *             lock; dropping one takes io_lock first, so that no writer of
+ *             its state page is left when it returns.
+ * Runs in:    any backend, the worker.  Settling offsets that were claimed
+ *             (NaradShardSettle) neither allocates nor errors: it runs in
+ *             commit callbacks.  The claim reserved its room.
+ * WAL:        none; queue_state.c writes what changed.
+ * On error:   loading may fail: the shard is freed and not published.
+ *
+ * A shard is loaded by whoever uses it first.  Two may load at once; the one
+ * who publishes second takes the other's and frees its own, which nobody saw.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "storage/shmem.h"
+#include "utils/rel.h"
+
+#include "base/base_memory.h"
+#include "log/log_hull.h"
+#include "queue/queue_dirty.h"
+#include "queue/queue_shard.h"
+#include "queue/queue_state.h"
+#include "queue/queue_xact.h"
+
+#define SAME_CHUNK(a, b) ((a) >> NARAD_CHUNK_BITS == (b) >> NARAD_CHUNK_BITS)
+
+static NaradShard *
+make_shard(NaradRelInfo *info, NaradQueueTopic *topic, NaradGroup *group,
+		   int partition)
+{
+	NaradShard *shard = NaradAllocOrError(sizeof(NaradShard), "a shard");
+
+	Assert(info->shared != NULL);
+	shard->topic = topic;
+	shard->group = group;
+	shard->partition = partition;
+	NaradLockInit(&shard->lock, NARAD_LOCK_SHARD);
+	NaradLockInit(&shard->io_lock, NARAD_LOCK_STATE_IO);
+	shard->generation = group->generation;
+	NaradSetInit(&shard->settled, true);
+	NaradSetInit(&shard->pending, false);
+	NaradLeaseTableInit(&shard->leases);
+	shard->head_block = InvalidBlockNumber;
+	shard->written_lsn = InvalidXLogRecPtr;
+	shard->ring_pos =
+		NaradRingHead(&info->shared->partitions[partition]);
+	return shard;
+}
+
+/* Frees what it holds, not the shard. */
+static void
+empty_shard(NaradShard *shard)
+{
+	NaradSetClear(&shard->settled);
+	NaradSetClear(&shard->pending);
+	NaradLeaseTableClear(&shard->leases);
+	shard->nrechecks = 0;
+	shard->nholes = 0;
+}
+
+static void
+discard_shard(NaradShard *shard)
+{
+	empty_shard(shard);
+	NaradFree(shard);
+}
+
+/* The shard to be used: the one given, or another that was there first. */
+static NaradShard *
+publish_shard(Relation rel, NaradQueueTopic *topic, NaradGroup *group,
+			  NaradShard *made)
+{
+	NaradShard *shard = NULL;
+	bool		dropped;
+
+	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
+	dropped = group->dropped;
+	if (!dropped)
+	{
+		shard = group->shards[made->partition];
+		if (shard == NULL)
+		{
+			/* Readers look without the lock: contents first. */
+			pg_write_barrier();
+			group->shards[made->partition] = made;
+		}
+	}
+	LWLockRelease(&topic->lock);
+	if (dropped || shard != NULL)
+		discard_shard(made);
+	if (dropped)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("consumer group \"%s\" of topic \"%s\" does not exist",
+						group->name, RelationGetRelationName(rel))));
+	return shard != NULL ? shard : made;
+}
+
+/*
+ * NaradShardFind
+ *
+ * The shard if it is in memory, else NULL.  The caller has the topic's
+ * relation locked.
+ */
+NaradShard *
+NaradShardFind(NaradGroup *group, int partition)
+{
+	NaradShard *shard;
+
+	Assert(partition >= 0 && partition < group->npartitions);
+	shard = *(NaradShard *volatile *) &group->shards[partition];
+	pg_read_barrier();
+	return shard;
+}
+
+/*
+ * NaradShardGet
+ *
+ * The shard, loaded from its state page if this is its first use.  The caller
+ * holds RowExclusiveLock on the topic, and no narad lock.  ERROR 53200 when
+ * memory is short, 42704 when the group was dropped meanwhile, or on reading.
+ */
+NaradShard *
+NaradShardGet(Relation rel, NaradRelInfo *info, NaradQueueTopic *topic,
+			  NaradGroup *group, int partition)
+{
+	NaradShard *shard = NaradShardFind(group, partition);
+
+	if (shard != NULL)
+		return shard;
+	shard = make_shard(info, topic, group, partition);
+	PG_TRY();
+	{
+		NaradStateLoad(rel, info, shard);
+	}
+	PG_CATCH();
+	{
+		discard_shard(shard);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return publish_shard(rel, topic, group, shard);
+}
+
+/*
+ * NaradShardDrop
+ *
+ * The group was dropped: nothing more can be done with the shard, and its
+ * leases are void.  The memory of the shard itself stays until the topic is
+ * gone.  Takes io_lock and lock; does not error.
+ */
+void
+NaradShardDrop(NaradShard *shard)
+{
+	LWLockAcquire(&shard->io_lock, LW_EXCLUSIVE);
+	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+	shard->dropped = true;
+	shard->generation++;
+	NaradDirtyClear(shard);
+	empty_shard(shard);
+	LWLockRelease(&shard->lock);
+	LWLockRelease(&shard->io_lock);
+}
+
+/*
+ * NaradShardFree
+ *
+ * Frees all; nobody has pointers.  In transaction callbacks: no error.
+ */
+void
+NaradShardFree(NaradShard *shard)
+{
+	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+	NaradDirtyClear(shard);
+	LWLockRelease(&shard->lock);
+	discard_shard(shard);
+}
+
+/* ----------------------------------------------------------------
+ *		Settling
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * NaradShardCountHole
+ *
+ * Brings is_hole and nholes up to date after a change of the lease's state.
+ * Lock held exclusively.
+ */
+void
+NaradShardCountHole(NaradShard *shard, NaradLease *lease)
+{
+	bool		is_hole;
+
+	is_hole = lease->offset < shard->settled_end &&
+		(lease->state == NARAD_LEASE_LEASED ||
+		 lease->state == NARAD_LEASE_RETURNED);
+	if (is_hole == lease->is_hole)
+		return;
+	lease->is_hole = is_hole;
+	if (is_hole)
+		shard->nholes++;
+	else
+		shard->nholes--;
+}
+
+/*
+ * NaradShardRemoveLease
+ *
+ * Takes an entry out of the table and the count.  Lock held exclusively.
+ */
+void
+NaradShardRemoveLease(NaradShard *shard, NaradLease *lease)
+{
+	if (lease->is_hole)
+		shard->nholes--;
+	NaradLeaseRemove(&shard->leases, lease);
+}
+
+/*
+ * The highest settled offset rises: leases that now lie below it become
+ * holes.  Looks at the offsets in between or at all leases, whichever are
+ * fewer; each offset is passed once in a shard's life.
+ */
+static void
+raise_settled_end(NaradShard *shard, NaradOffset end)
+{
+	NaradOffset start = Max(shard->settled_end, shard->frontier);
+	NaradLease *lease = NULL;
+	NaradOffset offset;
+
+	if (end <= shard->settled_end)
+		return;
+	shard->settled_end = end;
+	if (end - Min(start, end) <= shard->leases.nentries)
+	{
+		for (offset = start; offset < end; offset++)
+		{
+			lease = NaradLeaseFind(&shard->leases, offset);
+			if (lease != NULL)
+				NaradShardCountHole(shard, lease);
+		}
+		return;
+	}
+	while ((lease = NaradLeaseNext(&shard->leases, lease)) != NULL)
+		NaradShardCountHole(shard, lease);
+}
+
+/* Everything below `to` is settled: moves on over what is settled there. */
+static void
+move_frontier(NaradShard *shard, NaradOffset to)
+{
+	NaradOffset old = shard->frontier;
+
+	Assert(to > old);
+	shard->frontier = NaradSetNextGap(&shard->settled, to);
+
+	/*
+	 * Trimming costs a look at a chunk's words, so an ack in order does
+	 * without while it has passed no member.
+	 */
+	if (shard->frontier != old + 1 || !SAME_CHUNK(old, shard->frontier))
+		NaradSetTrim(&shard->settled, shard->frontier);
+	if (shard->scan_pos < shard->frontier)
+		shard->scan_pos = shard->frontier;
+}
+
+/*
+ * NaradShardReserve
+ *
+ * Room to settle an offset later without memory.  Lock held exclusively.
+ */
+bool
+NaradShardReserve(NaradShard *shard, NaradOffset offset)
+{
+	return NaradSetReserve(&shard->settled, offset);
+}
+
+/*
+ * NaradShardSettle
+ *
+ * Settles an offset that was claimed, and removes its entry in leases; one
+ * that is settled already is left alone.  Marks the shard dirty.  Lock held
+ * exclusively; no memory, no error.
+ */
+void
+NaradShardSettle(NaradShard *shard, NaradOffset offset)
+{
+	NaradLease *lease = NaradLeaseFind(&shard->leases, offset);
+
+	if (lease != NULL)
+		NaradShardRemoveLease(shard, lease);
+	if (offset < shard->frontier ||
+		NaradSetContains(&shard->settled, offset))
+		return;
+	if (offset == shard->frontier)
+		move_frontier(shard, offset + 1);
+	else
+		(void) NaradSetAdd(&shard->settled, offset);
+	raise_settled_end(shard, offset + 1);
+	NaradDirtyMark(shard);
+}
+
+/* Nothing in a range is pending any more. */
+static void
+forget_pending(NaradShard *shard, NaradOffset first, NaradOffset last)
+{
+	NaradOffset offset;
+
+	if (shard->pending.nmembers == 0)
+		return;
+	for (offset = NaradSetNextMember(&shard->pending, first);
+		 offset != NARAD_INVALID_OFFSET && offset <= last;
+		 offset = NaradSetNextMember(&shard->pending, offset + 1))
+		(void) NaradSetRemove(&shard->pending, offset);
+}
+
+/*
+ * NaradShardSettleRange
+ *
+ * Settles first..last, which hold nothing or are damaged, and have no entry
+ * in leases.  Marks the shard dirty.  False, with nothing or a part of it
+ * done, when there is no memory.  Lock held exclusively.
+ */
+bool
+NaradShardSettleRange(NaradShard *shard, NaradOffset first, NaradOffset last)
+{
+	Assert(first <= last);
+	if (last < shard->frontier)
+		return true;
+	if (first <= shard->frontier)
+		move_frontier(shard, last + 1);
+	else if (!NaradSetAddRange(&shard->settled, first, last))
+		return false;
+	forget_pending(shard, first, last);
+	raise_settled_end(shard, last + 1);
+	NaradDirtyMark(shard);
+	return true;
+}
+
+/* ----------------------------------------------------------------
+ *		The queue layer as a whole
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * NaradQueueShmemSize
+ *
+ * Of the whole layer.
+ */
+Size
+NaradQueueShmemSize(void)
+{
+	return add_size(NaradQueueTopicShmemSize(), NaradDirtyShmemSize());
+}
+
+/*
+ * NaradQueueShmemInit
+ *
+ * Of the whole layer; under AddinShmemInitLock, after the memory area.
+ */
+void
+NaradQueueShmemInit(void)
+{
+	NaradQueueTopicShmemInit();
+	NaradDirtyShmemInit();
+}
+
+/*
+ * NaradQueueRegister
+ *
+ * Hooks and callbacks of the whole layer; once, in the postmaster.
+ */
+void
+NaradQueueRegister(void)
+{
+	NaradQueueTopicRegister();
+	NaradXactRegister();
+}

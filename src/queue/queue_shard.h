@@ -1,0 +1,113 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_shard.h
+ *	  The state of one (topic, group, partition) in shared memory.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_SHARD_H
+#define QUEUE_SHARD_H
+
+#include "queue/queue_lease.h"
+#include "queue/queue_set.h"
+#include "queue/queue_topic.h"
+
+#define NARAD_MAX_RECHECKS 32
+
+/* Constant, or under `lock`, unless said otherwise. */
+typedef struct NaradShard
+{
+	NaradQueueTopic *topic;		/* constant */
+	NaradGroup *group;			/* constant */
+	int			partition;		/* constant */
+	LWLock		lock;
+	LWLock		io_lock;		/* one writer of the state pages at a time;
+								 * taken before lock, held over buffer I/O */
+	bool		dropped;		/* the group is; nothing may be done with it */
+	uint32		generation;		/* the group's when loaded; seek raises it */
+
+	/* What is settled.  I6: frontier only grows within a generation. */
+	NaradOffset frontier;		/* all offsets below it are settled */
+	NaradSet	settled;		/* at or above frontier; compact */
+	NaradOffset settled_end;	/* one past the highest settled offset */
+
+	/*
+	 * What is available.  Every offset from frontier to scan_pos is settled,
+	 * has an entry in leases, or is in `pending` (its transaction was open
+	 * when looked at, or it was claimed and given back unread).
+	 */
+	NaradOffset scan_pos;		/* at and above: never looked at */
+	NaradSet	pending;		/* not compact */
+	int			nrechecks;
+	NaradRange	rechecks[NARAD_MAX_RECHECKS];	/* where pending ones may be
+												 * ready now */
+	uint64		ring_pos;		/* of the partition's ring, read so far */
+	bool		returned_turn;	/* next choice may be a returned message */
+
+	NaradLeaseTable leases;
+	uint32		nholes;			/* leases with is_hole: below settled_end and
+								 * leased or returned */
+
+	/* Counters, since the server started. */
+	uint64		delivered;
+	uint64		acked;
+	uint64		expired;
+	uint64		capped;			/* consume calls that stopped for a cap */
+	uint64		corrupt;		/* offsets settled because they were damaged */
+
+	/* Persistence (queue_state.c). */
+	bool		is_dirty;		/* memory is ahead of the page; set under lock */
+	uint64		changes;		/* times something was settled */
+	uint64		changes_written;	/* value of changes in the last write */
+	int64		dirty_since;	/* monotonic us */
+	dlist_node	dirty_node;		/* in the database's list while is_dirty; both
+								 * change under lock and the dirty lock */
+	int64		write_after;	/* monotonic us: not to be tried before, since
+								 * it failed; dirty lock */
+	BlockNumber head_block;		/* state page, or InvalidBlockNumber; io_lock */
+	XLogRecPtr	written_lsn;	/* of the last write; io_lock */
+} NaradShard;
+
+/*
+ * The shard, loaded from its state page (or fresh, at the group's start) if
+ * this is its first use.  The caller holds RowExclusiveLock on the topic (an
+ * AccessShareLock will do when it exists) and no narad lock.  May error
+ * 53200, or on reading.
+ */
+extern NaradShard *NaradShardGet(Relation rel, NaradRelInfo *info,
+								 NaradQueueTopic *topic, NaradGroup *group,
+								 int partition);
+
+/* NULL unless in memory. */
+extern NaradShard *NaradShardFind(NaradGroup *group, int partition);
+
+/* Frees what the shard holds and marks it dropped, or frees it all. */
+extern void NaradShardDrop(NaradShard *shard);
+extern void NaradShardFree(NaradShard *shard);
+
+/*
+ * Settling.  The shard lock is held exclusively.  No memory, no error:
+ * NaradShardSettle takes offsets that have an entry in leases (their chunk of
+ * the set was reserved at the claim) and removes it; moves the frontier; marks
+ * dirty.  NaradShardSettleRange is for dead and damaged offsets that have no
+ * entry; false if there was no memory (then they stay pending).
+ */
+extern bool NaradShardReserve(NaradShard *shard, NaradOffset offset);
+extern void NaradShardSettle(NaradShard *shard, NaradOffset offset);
+extern bool NaradShardSettleRange(NaradShard *shard, NaradOffset first,
+								  NaradOffset last);
+
+/* Keeps nholes right; after each change of a lease's state. */
+extern void NaradShardCountHole(NaradShard *shard, NaradLease *lease);
+
+/* Takes an entry out of leases, and out of nholes. */
+extern void NaradShardRemoveLease(NaradShard *shard, NaradLease *lease);
+
+/* The whole queue layer, for the wiring at the root. */
+extern Size NaradQueueShmemSize(void);
+extern void NaradQueueShmemInit(void);
+extern void NaradQueueRegister(void);
+
+#endif							/* QUEUE_SHARD_H */

@@ -1,0 +1,46 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_state.h
+ *	  State pages: the durable frontier, settled offsets, delivery counts and
+ *	  the journal of acks of open transactions.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_STATE_H
+#define QUEUE_STATE_H
+
+#include "queue/queue_shard.h"
+
+/* Fills a new shard's frontier, settled set, delivery counts from its pages. */
+extern void NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard);
+
+/*
+ * Writes the union of memory and page, folding ended journal entries.  The
+ * caller holds RowExclusiveLock on the topic and no narad lock.  Returns the
+ * LSN to flush for it to be durable (InvalidXLogRecPtr: nothing to do).
+ */
+extern XLogRecPtr NaradStateWrite(Relation rel, NaradRelInfo *info,
+								  NaradShard *shard);
+
+/*
+ * Journals that the current top transaction settles these offsets: I5.  At
+ * PRE_COMMIT, RowExclusiveLock held; may error (the transaction then aborts).
+ * Sorted, disjoint ranges.
+ */
+extern void NaradStateJournal(Relation rel, NaradRelInfo *info,
+							  NaradShard *shard, const NaradRange *ranges,
+							  int nranges);
+
+/* A first state page that says: start at this offset (create_group). */
+extern void NaradStateStartAt(Relation rel, NaradRelInfo *info,
+							  const NaradGroupEntry *group, int partition,
+							  NaradOffset frontier);
+
+/* The frontier as on the page; for views and standbys.  False if no page. */
+extern bool NaradStatePeek(Relation rel, NaradRelInfo *info,
+						   const NaradGroupEntry *group, int partition,
+						   NaradOffset *frontier);
+
+#endif							/* QUEUE_STATE_H */

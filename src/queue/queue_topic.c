@@ -1,0 +1,660 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_topic.c
+ *	  Topics as the queue engine sees them.
+ *
+ * Owns:       the table of topics in shared memory, the backend's cache of
+ *             topic settings, the removal of a dropped topic's settings row.
+ * Invariants: I12: a topic is found by (database, topic id).  The id is drawn
+ *             anew by TRUNCATE, so nothing that was held for an old log meets
+ *             its successor.  An entry lives from its first use until its
+ *             file is gone, which storage tells at the end of a transaction
+ *             that held AccessExclusiveLock: whoever holds any lock on the
+ *             relation may keep pointers to topic, groups and shards.
+ * Locks:      TopicCtl->lock (rank hash) for the table's chains, held for the
+ *             walk of one chain, never over an allocation.
+ * Runs in:    any backend, the worker; NaradQueueTopicGone in transaction
+ *             callbacks, where it neither allocates nor errors.
+ * WAL:        none.
+ * On error:   nothing is left behind but a complete entry.
+ *
+ * The table is a plain array of chains, not a dshash: an entry has to be
+ * found and removed in commit and abort callbacks, where attaching to a
+ * dshash could fail.
+ *
+ * Settings are read from narad.topic_settings without SPI, and kept until
+ * the topic's relcache entry is invalidated, which alter_topic provokes.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_type.h"
+#include "commands/defrem.h"
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "storage/shmem.h"
+#include "utils/acl.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/rls.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "base/base_memory.h"
+#include "log/log_events.h"
+#include "queue/queue_dirty.h"
+#include "queue/queue_shard.h"
+#include "queue/queue_topic.h"
+
+#define TOPIC_BUCKETS 1024
+
+/* An entry of the table; `topic` is first. */
+typedef struct NaradTopicEntry
+{
+	NaradQueueTopic topic;
+	struct NaradTopicEntry *next;	/* in its chain; TopicCtl->lock */
+}			NaradTopicEntry;
+
+typedef struct NaradTopicCtl
+{
+	LWLock		lock;
+	NaradTopicEntry *buckets[TOPIC_BUCKETS];
+}			NaradTopicCtl;
+
+static NaradTopicCtl * TopicCtl;
+
+/* Settings of topics, by relation. */
+typedef struct NaradSettingsEntry
+{
+	Oid			relid;			/* key */
+	NaradTopicSettings settings;
+}			NaradSettingsEntry;
+
+static HTAB * settings_cache;
+static uint64 settings_invalidations;	/* counts callbacks */
+
+static object_access_hook_type previous_object_access;
+
+/* ----------------------------------------------------------------
+ *		Settings
+ * ----------------------------------------------------------------
+ */
+
+/* Forgets one topic's settings, or all. */
+static void
+settings_invalidated(Datum arg, Oid relid)
+{
+	settings_invalidations++;
+	if (settings_cache == NULL)
+		return;
+	if (OidIsValid(relid))
+		hash_search(settings_cache, &relid, HASH_REMOVE, NULL);
+	else
+	{
+		HASH_SEQ_STATUS status;
+		NaradSettingsEntry *entry;
+
+		hash_seq_init(&status, settings_cache);
+		while ((entry = hash_seq_search(&status)) != NULL)
+			hash_search(settings_cache, &entry->relid, HASH_REMOVE, NULL);
+	}
+}
+
+static void
+make_settings_cache(void)
+{
+	HASHCTL		ctl;
+
+	ctl.keysize = sizeof(Oid);
+	ctl.entrysize = sizeof(NaradSettingsEntry);
+	ctl.hcxt = CacheMemoryContext;
+	settings_cache = hash_create("narad topic settings", 32, &ctl,
+								 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+/* narad.topic_settings, or NULL: the extension is being made or dropped. */
+static Relation
+open_settings_table(LOCKMODE lockmode)
+{
+	Oid			schema = get_namespace_oid("narad", true);
+	Oid			relid;
+
+	if (!OidIsValid(schema))
+		return NULL;
+	relid = get_relname_relid("topic_settings", schema);
+	if (!OidIsValid(relid) || get_rel_relkind(relid) != RELKIND_RELATION)
+		return NULL;
+	return try_table_open(relid, lockmode);
+}
+
+/*
+ * Begins a search for a topic's row; by an index that starts with the topic,
+ * if there is one.
+ */
+static SysScanDesc
+begin_settings_scan(Relation table, Oid relid)
+{
+	AttrNumber	attno = get_attnum(RelationGetRelid(table), "topic");
+	List	   *indexes = RelationGetIndexList(table);
+	Oid			index = indexes != NIL ? linitial_oid(indexes) : InvalidOid;
+	ScanKeyData key;
+
+	if (attno == InvalidAttrNumber)
+		elog(ERROR, "table \"%s\" has no column \"topic\"",
+			 RelationGetRelationName(table));
+	ScanKeyInit(&key, attno, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(relid));
+	list_free(indexes);
+	return systable_beginscan(table, index, OidIsValid(index), NULL, 1, &key);
+}
+
+/* A column of a settings row, by name; false if NULL or not there. */
+static bool
+settings_column(Relation table, HeapTuple row, const char *name, Oid type,
+				Datum * value)
+{
+	TupleDesc	desc = RelationGetDescr(table);
+	AttrNumber	attno = get_attnum(RelationGetRelid(table), name);
+	bool		isnull;
+
+	if (attno == InvalidAttrNumber ||
+		TupleDescAttr(desc, attno - 1)->atttypid != type)
+		return false;
+	*value = heap_getattr(row, attno, desc, &isnull);
+	return !isnull;
+}
+
+/* Months count 30 days.  What is out of bounds is brought to the bound. */
+static int64
+interval_to_us(const Interval * interval)
+{
+	double		us = (double) interval->time +
+	((double) interval->month * DAYS_PER_MONTH + interval->day) *
+	USECS_PER_DAY;
+
+	if (us < 1)
+		return 1;
+	return us > (double) PG_INT64_MAX / 4 ? PG_INT64_MAX / 4 : (int64) us;
+}
+
+static void
+read_settings_row(Oid relid, NaradTopicSettings *settings)
+{
+	Relation	table = open_settings_table(AccessShareLock);
+	SysScanDesc scan;
+	HeapTuple	row;
+	Datum		value;
+
+	if (table == NULL)
+		return;
+	scan = begin_settings_scan(table, relid);
+	row = systable_getnext(scan);
+	if (HeapTupleIsValid(row))
+	{
+		if (settings_column(table, row, "visibility_timeout", INTERVALOID,
+							&value))
+			settings->visibility_timeout =
+				interval_to_us(DatumGetIntervalP(value));
+		if (settings_column(table, row, "max_in_flight", INT4OID, &value))
+			settings->max_in_flight = Max(1, DatumGetInt32(value));
+		if (settings_column(table, row, "max_acked_ahead", INT4OID, &value))
+			settings->max_acked_ahead = Max(1, DatumGetInt32(value));
+	}
+	systable_endscan(scan);
+	table_close(table, AccessShareLock);
+}
+
+/*
+ * May produce append without the executor?  Only if the executor would do
+ * nothing else with the row.
+ */
+static bool
+is_direct(Relation rel)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	int			i;
+
+	if (desc->natts != NARAD_STANDARD_ATTRS || rel->trigdesc != NULL ||
+		rel->rd_rules != NULL || rel->rd_rel->relrowsecurity ||
+		rel->rd_rel->relispartition)
+		return false;
+	if (desc->constr != NULL &&
+		(desc->constr->num_check > 0 || desc->constr->has_generated_stored))
+		return false;
+	for (i = NARAD_ATTR_TIME; i < desc->natts; i++)
+	{
+		if (TupleDescAttr(desc, i)->attnotnull)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * NaradTopicSettingsGet
+ *
+ * The engine's settings of a topic.  The caller has the relation locked.  The
+ * result is valid until invalidations are processed: until the next lock is
+ * taken, relation opened or catalog read.  May error as any catalog read may.
+ */
+const NaradTopicSettings *
+NaradTopicSettingsGet(Relation rel)
+{
+	Oid			relid = RelationGetRelid(rel);
+	NaradTopicSettings settings;
+	NaradSettingsEntry *entry;
+	uint64		noted;
+
+	if (settings_cache == NULL)
+		make_settings_cache();
+	entry = hash_search(settings_cache, &relid, HASH_FIND, NULL);
+	if (entry != NULL)
+		return &entry->settings;
+
+	/* What was read is void if an invalidation came meanwhile. */
+	do
+	{
+		noted = settings_invalidations;
+		settings.visibility_timeout = 30 * USECS_PER_SEC;
+		settings.max_in_flight = 1024;
+		settings.max_acked_ahead = 1024;
+		read_settings_row(relid, &settings);
+	} while (noted != settings_invalidations);
+
+	settings.value_type =
+		TupleDescAttr(RelationGetDescr(rel), NARAD_ATTR_VALUE - 1)->atttypid;
+	settings.direct = is_direct(rel);
+	entry = hash_search(settings_cache, &relid, HASH_ENTER, NULL);
+	entry->settings = settings;
+	return &entry->settings;
+}
+
+/* ----------------------------------------------------------------
+ *		Checks
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * NaradRelationIsTopic
+ *
+ * Is the relation a table of access method narad?
+ */
+bool
+NaradRelationIsTopic(Relation rel)
+{
+	return rel->rd_rel->relkind == RELKIND_RELATION &&
+		OidIsValid(rel->rd_rel->relam) &&
+		rel->rd_rel->relam == get_table_am_oid("narad", true);
+}
+
+/*
+ * NaradTopicCheck
+ *
+ * ERROR 42809 unless the relation is a topic.
+ */
+void
+NaradTopicCheck(Relation rel)
+{
+	if (!NaradRelationIsTopic(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not a topic",
+						RelationGetRelationName(rel)),
+				 errhint("Topics are created with narad.create_topic.")));
+}
+
+/*
+ * NaradTopicCheckAcl
+ *
+ * ERROR 42501 unless the current user has all privileges of mode on the
+ * topic; ERROR 0A000 if row-level security applies to the user, since the
+ * functions would read past it.
+ */
+void
+NaradTopicCheckAcl(Relation rel, AclMode mode)
+{
+	Oid			relid = RelationGetRelid(rel);
+
+	if (pg_class_aclmask(relid, GetUserId(), mode, ACLMASK_ALL) != mode)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLE,
+					   RelationGetRelationName(rel));
+	if (rel->rd_rel->relrowsecurity &&
+		check_enable_rls(relid, InvalidOid, false) == RLS_ENABLED)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot use topic \"%s\" as a queue under row-level security",
+						RelationGetRelationName(rel)),
+				 errhint("Use a role to which the policies do not apply.")));
+}
+
+/* ----------------------------------------------------------------
+ *		Topics in shared memory
+ * ----------------------------------------------------------------
+ */
+
+static NaradTopicEntry * *topic_bucket(Oid database, NaradTopicId topic_id)
+{
+	uint32		hash = hash_combine(murmurhash32((uint32) (topic_id >> 32)),
+									murmurhash32((uint32) topic_id));
+
+	return &TopicCtl->buckets[hash_combine(hash, database) % TOPIC_BUCKETS];
+}
+
+/* TopicCtl->lock is held. */
+static NaradTopicEntry *
+find_topic(Oid database, NaradTopicId topic_id)
+{
+	NaradTopicEntry *entry;
+
+	for (entry = *topic_bucket(database, topic_id); entry != NULL;
+		 entry = entry->next)
+	{
+		if (entry->topic.topic_id == topic_id &&
+			entry->topic.database == database)
+			return entry;
+	}
+	return NULL;
+}
+
+/*
+ * NaradQueueTopicFind
+ *
+ * The topic of this database by its id, or NULL if nobody used it since the
+ * server started.  The pointer is good while the caller keeps the relation
+ * locked, and has found this id in its file under that lock.
+ */
+NaradQueueTopic *
+NaradQueueTopicFind(NaradTopicId topic_id)
+{
+	NaradTopicEntry *entry;
+
+	LWLockAcquire(&TopicCtl->lock, LW_SHARED);
+	entry = find_topic(MyDatabaseId, topic_id);
+	LWLockRelease(&TopicCtl->lock);
+	return entry != NULL ? &entry->topic : NULL;
+}
+
+/*
+ * NaradQueueTopicRelid
+ *
+ * The relation that had this topic id when it was last opened, or InvalidOid.
+ * Needs no lock on it: the caller locks the relation and looks again.
+ */
+Oid
+NaradQueueTopicRelid(NaradTopicId topic_id)
+{
+	NaradTopicEntry *entry;
+	Oid			relid = InvalidOid;
+
+	LWLockAcquire(&TopicCtl->lock, LW_SHARED);
+	entry = find_topic(MyDatabaseId, topic_id);
+	if (entry != NULL)
+		relid = pg_atomic_read_u32(&entry->topic.relid);
+	LWLockRelease(&TopicCtl->lock);
+	return relid;
+}
+
+/* Makes an entry, unless somebody else was faster. */
+static NaradQueueTopic *
+make_topic(Relation rel, NaradRelInfo *info)
+{
+	NaradTopicEntry *made = NaradAllocOrError(sizeof(NaradTopicEntry),
+											  "a topic");
+	NaradTopicEntry *entry;
+	NaradTopicEntry **bucket = topic_bucket(MyDatabaseId, info->topic_id);
+
+	made->topic.database = MyDatabaseId;
+	made->topic.topic_id = info->topic_id;
+	made->topic.npartitions = info->npartitions;
+	pg_atomic_init_u32(&made->topic.relid, RelationGetRelid(rel));
+	NaradLockInit(&made->topic.lock, NARAD_LOCK_QUEUE_TOPIC);
+	dlist_init(&made->topic.groups);
+
+	LWLockAcquire(&TopicCtl->lock, LW_EXCLUSIVE);
+	entry = find_topic(MyDatabaseId, info->topic_id);
+	if (entry == NULL)
+	{
+		made->next = *bucket;
+		*bucket = made;
+	}
+	LWLockRelease(&TopicCtl->lock);
+	if (entry == NULL)
+		return &made->topic;
+	NaradFree(made);
+	return &entry->topic;
+}
+
+/*
+ * NaradQueueTopicGet
+ *
+ * The topic's entry, made if need be; tells the workers that this database
+ * has a topic in use.  The caller has the relation locked, no narad lock, and
+ * is not in recovery.  May error 53200.
+ */
+NaradQueueTopic *
+NaradQueueTopicGet(Relation rel, NaradRelInfo *info)
+{
+	NaradQueueTopic *topic;
+
+	NaradDirtyAttach();
+	topic = NaradQueueTopicFind(info->topic_id);
+	if (topic == NULL)
+		topic = make_topic(rel, info);
+	if (pg_atomic_read_u32(&topic->relid) != RelationGetRelid(rel))
+		pg_atomic_write_u32(&topic->relid, RelationGetRelid(rel));
+	return topic;
+}
+
+/* Frees a group with its shards. */
+static void
+free_group(NaradGroup *group)
+{
+	int			i;
+
+	for (i = 0; i < group->npartitions; i++)
+	{
+		if (group->shards[i] != NULL)
+			NaradShardFree(group->shards[i]);
+	}
+	NaradFree(group->shards);
+	NaradFree(group);
+}
+
+/* Frees an entry that is in no chain, with its groups. */
+static void
+free_topic(NaradTopicEntry * entry)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &entry->topic.groups)
+		free_group(dlist_container(NaradGroup, node, iter.cur));
+	NaradFree(entry);
+}
+
+/*
+ * NaradQueueTopicGone
+ *
+ * Storage says that a topic id has gone for good: its memory is freed.  In a
+ * transaction callback of the one who held AccessExclusiveLock; nobody else
+ * has pointers.  No error, no allocation.
+ */
+void
+NaradQueueTopicGone(Oid database, NaradTopicId topic_id)
+{
+	NaradTopicEntry **link;
+	NaradTopicEntry *gone = NULL;
+
+	LWLockAcquire(&TopicCtl->lock, LW_EXCLUSIVE);
+	for (link = topic_bucket(database, topic_id); *link != NULL;
+		 link = &(*link)->next)
+	{
+		if ((*link)->topic.topic_id == topic_id &&
+			(*link)->topic.database == database)
+		{
+			gone = *link;
+			*link = gone->next;
+			break;
+		}
+	}
+	LWLockRelease(&TopicCtl->lock);
+	if (gone == NULL)
+		return;
+	free_topic(gone);
+
+	/* Maybe the whole extension goes, and the worker with it. */
+	NaradDirtyWake(database);
+}
+
+/*
+ * NaradQueueTopicForgetDatabase
+ *
+ * The database was dropped: frees its topics.  Nobody is connected to it.
+ */
+void
+NaradQueueTopicForgetDatabase(Oid database)
+{
+	NaradTopicEntry *gone = NULL;
+	int			i;
+
+	LWLockAcquire(&TopicCtl->lock, LW_EXCLUSIVE);
+	for (i = 0; i < TOPIC_BUCKETS; i++)
+	{
+		NaradTopicEntry **link = &TopicCtl->buckets[i];
+
+		while (*link != NULL)
+		{
+			NaradTopicEntry *entry = *link;
+
+			if (entry->topic.database == database)
+			{
+				*link = entry->next;
+				entry->next = gone;
+				gone = entry;
+			}
+			else
+				link = &entry->next;
+		}
+	}
+	LWLockRelease(&TopicCtl->lock);
+	while (gone != NULL)
+	{
+		NaradTopicEntry *next = gone->next;
+
+		free_topic(gone);
+		gone = next;
+	}
+}
+
+/* ----------------------------------------------------------------
+ *		DROP
+ * ----------------------------------------------------------------
+ */
+
+static void
+delete_settings_row(Oid relid)
+{
+	Relation	table = open_settings_table(RowExclusiveLock);
+	SysScanDesc scan;
+	HeapTuple	row;
+
+	if (table == NULL)
+		return;
+	scan = begin_settings_scan(table, relid);
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
+		CatalogTupleDelete(table, &row->t_self);
+	systable_endscan(scan);
+	table_close(table, RowExclusiveLock);
+}
+
+/* Is this the OID of a table of access method narad? */
+static bool
+relid_is_topic(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	Form_pg_class form;
+	bool		is_topic = false;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	if (form->relkind == RELKIND_RELATION && OidIsValid(form->relam))
+		is_topic = form->relam == get_table_am_oid("narad", true);
+	ReleaseSysCache(tuple);
+	return is_topic;
+}
+
+/*
+ * A topic that is dropped takes its settings along.  Whoever drops one also
+ * attaches to shared memory now, since NaradQueueTopicGone must not fail.
+ */
+static void
+topic_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
+					int sub_id, void *arg)
+{
+	if (previous_object_access)
+		previous_object_access(access, class_id, object_id, sub_id, arg);
+	if (access != OAT_DROP || class_id != RelationRelationId || sub_id != 0 ||
+		!relid_is_topic(object_id))
+		return;
+	(void) NaradMemoryArea();
+	delete_settings_row(object_id);
+}
+
+/* ----------------------------------------------------------------
+ *		Registration
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * NaradQueueTopicShmemSize
+ */
+Size
+NaradQueueTopicShmemSize(void)
+{
+	return MAXALIGN(sizeof(NaradTopicCtl));
+}
+
+/*
+ * NaradQueueTopicShmemInit
+ *
+ * Under AddinShmemInitLock, after the locks are known.
+ */
+void
+NaradQueueTopicShmemInit(void)
+{
+	bool		found;
+
+	TopicCtl = ShmemInitStruct("Narad topics", NaradQueueTopicShmemSize(),
+							   &found);
+	if (!found)
+	{
+		memset(TopicCtl, 0, sizeof(NaradTopicCtl));
+		NaradLockInit(&TopicCtl->lock, NARAD_LOCK_HASH);
+	}
+}
+
+/*
+ * NaradQueueTopicRegister
+ *
+ * In the postmaster, once.
+ */
+void
+NaradQueueTopicRegister(void)
+{
+	NaradLogEventTable.topic_gone = NaradQueueTopicGone;
+	CacheRegisterRelcacheCallback(settings_invalidated, (Datum) 0);
+	previous_object_access = object_access_hook;
+	object_access_hook = topic_object_access;
+}

@@ -1,0 +1,122 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_topic.h
+ *	  Topics and groups as the queue engine sees them: settings, shared
+ *	  memory, privileges.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_TOPIC_H
+#define QUEUE_TOPIC_H
+
+#include "datatype/timestamp.h"
+#include "lib/ilist.h"
+#include "log/log_topic.h"
+#include "port/atomics.h"
+#include "utils/acl.h"
+
+struct NaradShard;
+
+/*
+ * The settings of narad.topic_settings that the engine needs, or their
+ * defaults when the topic has no row.  Backend-local, cached until the
+ * relation's relcache entry is invalidated.
+ */
+typedef struct NaradTopicSettings
+{
+	int64		visibility_timeout; /* us */
+	int			max_in_flight;
+	int			max_acked_ahead;
+	Oid			value_type;		/* JSONBOID, BYTEAOID, TEXTOID: of the column */
+	bool		direct;			/* produce may append without the executor:
+								 * standard columns only, no triggers, checks,
+								 * generated columns, rules */
+} NaradTopicSettings;
+
+typedef struct NaradGroup
+{
+	dlist_node	node;			/* in topic->groups; topic lock */
+	NaradGroupId group_id;		/* constant */
+	char		name[NAMEDATALEN];	/* constant */
+	int			npartitions;	/* constant */
+	bool		paused;			/* written under topic lock */
+	bool		dropped;		/* same; never undone */
+	uint32		generation;		/* same */
+	pg_atomic_uint32 next_partition;	/* where the next consume starts */
+	struct NaradShard **shards; /* each set once, under topic lock */
+} NaradGroup;
+
+/* One per (database, topic id) in use since the server started. */
+typedef struct NaradQueueTopic
+{
+	Oid			database;		/* constant */
+	NaradTopicId topic_id;		/* constant */
+	int			npartitions;	/* constant */
+	pg_atomic_uint32 relid;		/* refreshed by whoever opens it */
+	LWLock		lock;
+	dlist_head	groups;			/* under lock; entries live until topic_gone */
+} NaradQueueTopic;
+
+/* The caller has the relation locked (any lock).  Valid until the next
+ * chance of invalidation. */
+extern const NaradTopicSettings *NaradTopicSettingsGet(Relation rel);
+
+/* ERROR 42809 "... is not a topic" unless the relation is one (AM narad). */
+extern void NaradTopicCheck(Relation rel);
+extern bool NaradRelationIsTopic(Relation rel);
+
+/* ERROR 42501 unless the current user has all of mode; 0A000/42501 when
+ * row-level security applies to the caller. */
+extern void NaradTopicCheckAcl(Relation rel, AclMode mode);
+
+/*
+ * The shared topic, made if need be.  As long as the caller keeps the
+ * relation locked, it and its groups and shards stay valid.  Not in recovery.
+ */
+extern NaradQueueTopic *NaradQueueTopicGet(Relation rel, NaradRelInfo *info);
+
+/*
+ * The relation of a topic id of this database, or InvalidOid if none is known
+ * since the server started.  The caller then locks the relation and looks the
+ * topic up again, with NaradQueueTopicFind.
+ */
+extern Oid NaradQueueTopicRelid(NaradTopicId topic_id);
+extern NaradQueueTopic *NaradQueueTopicFind(NaradTopicId topic_id);
+
+/* A live group by name: from memory, or from the group directory; the group
+ * 'default' is created if missing; another missing one: ERROR 42704. */
+extern NaradGroup *NaradGroupGet(Relation rel, NaradRelInfo *info,
+								 NaradQueueTopic *topic, const char *name);
+
+/* In memory only; NULL if unknown or dropped. */
+extern NaradGroup *NaradGroupById(NaradQueueTopic *topic, NaradGroupId group_id);
+
+typedef enum NaradStartFrom
+{
+	NARAD_START_EARLIEST,
+	NARAD_START_LATEST,
+	NARAD_START_TIME
+} NaradStartFrom;
+
+/* create_group: nothing if it exists (false).  Not undone by rollback. */
+extern bool NaradGroupCreate(Relation rel, NaradRelInfo *info, const char *name,
+							 NaradStartFrom start, TimestampTz start_time);
+
+/* drop_group: ERROR 42704 if missing.  Live leases are void. */
+extern void NaradGroupDrop(Relation rel, NaradRelInfo *info, const char *name);
+extern void NaradGroupPause(Relation rel, NaradRelInfo *info, const char *name,
+							bool paused);
+
+/* For NaradLogEventTable. */
+extern void NaradQueueTopicGone(Oid database, NaradTopicId topic_id);
+
+/* The database was dropped, with all its topics. */
+extern void NaradQueueTopicForgetDatabase(Oid database);
+
+extern Size NaradQueueTopicShmemSize(void);
+extern void NaradQueueTopicShmemInit(void);
+extern void NaradQueueTopicRegister(void);	/* relcache callback, log events */
+
+#endif							/* QUEUE_TOPIC_H */

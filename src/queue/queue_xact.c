@@ -1,0 +1,646 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_xact.c
+ *	  What a transaction took and settled, and what becomes of it at its end.
+ *
+ * Owns:       the backend's list of actions, from its first take or ack to
+ *			   the end of the top transaction.
+ * Invariants: I5: an ack takes effect if and only if its transaction commits,
+ *			   and pins the lease until then.  I4: an action touches a lease
+ *			   only when the nonce is still the one it was made with.
+ * Locks:      shard locks, one at a time; no other lock is held.  The
+ *			   transaction holds RowExclusiveLock on each topic in the list,
+ *			   until after the callbacks: so topics, groups and shards stay.
+ *			   What a rolled back subtransaction locked is released after its
+ *			   actions are gone.
+ * Runs in:    any backend; the callbacks also at a FATAL exit.
+ * WAL:        at PRE_COMMIT through queue_state.c: the journal of acks.
+ * On error:   Reserve and PRE_COMMIT may error, and the transaction aborts.
+ *			   The callbacks of commit and abort neither allocate nor error.
+ *
+ * The list is a stack: each action carries the nesting level it belongs to; a
+ * subtransaction that commits hands its own to its parent, one that aborts
+ * undoes its own, which are the last, and pops them.
+ *
+ * A lease may be pinned more than once in a transaction (ack, then nack under
+ * a savepoint).  The last word wins: the lease names the last action on it,
+ * and each action the one before it, so that undoing one brings back the
+ * other.
+ *
+ *					commit					rollback
+ *		TAKE		stays leased			returned; no delivery is counted
+ *											if the consume call failed
+ *		ACK			settled					leased as before, or returned if
+ *		NACK		returned or delayed		its taker rolled back meanwhile
+ *
+ * At a rollback pins are undone before takes: what this transaction both took
+ * and acked is first a plain lease again, and then returned.
+ *
+ * Commit is published in this order: the journal entry and the commit record
+ * are in WAL; then the transaction is no longer in progress; then, here, the
+ * shard is settled.  Whoever folds the journal between the last two settles
+ * the offsets himself, and we find no lease.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "base/base_guc.h"
+#include "base/base_stop.h"
+#include "queue/queue_settle.h"
+#include "queue/queue_state.h"
+#include "queue/queue_xact.h"
+
+/* A lease gets so long after a rollback to savepoint, if its time is over. */
+#define SAVEPOINT_GRACE		(5 * INT64CONST(1000000))
+
+/* A list larger than this is not kept for the next transaction. */
+#define MAX_KEPT_ACTIONS	4096
+
+#define NO_ACTION			PG_UINT32_MAX
+
+typedef struct NaradAction
+{
+	NaradShard *shard;
+	NaradOffset offset;
+	uint64		nonce;
+	int64		delay;			/* NACK */
+	uint32		generation;		/* the shard's, when made */
+	uint32		prev;			/* the pin before this one on the same lease */
+	int			nest_level;
+	uint8		kind;			/* NaradActionKind */
+	bool		superseded;		/* there is a later pin on the lease */
+	bool		delivered;		/* TAKE: the consume call has ended well */
+} NaradAction;
+
+/* For PRE_COMMIT: an ack that takes effect. */
+typedef struct NaradAckedOffset
+{
+	NaradShard *shard;
+	NaradOffset offset;
+} NaradAckedOffset;
+
+static NaradAction *actions = NULL;
+static int	nactions = 0;
+static int	max_actions = 0;
+
+/* ------------------------------------------------------- making the list */
+
+/*
+ * Makes room for n more actions.  May error for want of memory; call it
+ * before a lock is taken.
+ */
+void
+NaradXactReserve(int n)
+{
+	Size		want = (Size) nactions + n;
+
+	if (want <= max_actions)
+		return;
+	want = Max(want, Max(64, (Size) max_actions * 2));
+	want = Min(want, PG_INT32_MAX);
+	if (actions == NULL)
+		actions = MemoryContextAllocHuge(TopMemoryContext,
+										 want * sizeof(NaradAction));
+	else
+		actions = repalloc_huge(actions, want * sizeof(NaradAction));
+	max_actions = (int) want;
+}
+
+static NaradAction *
+add_action(NaradActionKind kind, NaradShard *shard, const NaradLease *lease)
+{
+	NaradAction *action = &actions[nactions];
+
+	Assert(nactions < max_actions);
+	memset(action, 0, sizeof(NaradAction));
+	action->kind = kind;
+	action->shard = shard;
+	action->offset = lease->offset;
+	action->nonce = lease->nonce;
+	action->generation = shard->generation;
+	action->nest_level = GetCurrentTransactionNestLevel();
+	action->prev = NO_ACTION;
+	nactions++;
+	return action;
+}
+
+/*
+ * Remembers that this transaction took a lease.  Room was reserved.  Until
+ * NaradXactDelivered says otherwise, a rollback takes back the delivery too.
+ */
+void
+NaradXactTake(NaradShard *shard, const NaradLease *lease)
+{
+	add_action(NARAD_ACTION_TAKE, shard, lease);
+}
+
+/*
+ * Pins a live lease, or one this transaction has pinned already, as acked or
+ * nacked.  Saying the same twice is nothing.  Room for one action was
+ * reserved; the shard lock is held exclusively.
+ */
+void
+NaradXactPin(NaradActionKind kind, NaradShard *shard, NaradLease *lease,
+			 int64 delay)
+{
+	NaradAction *action;
+	uint32		prev = NO_ACTION;
+
+	if (lease->state == NARAD_LEASE_PINNED)
+	{
+		Assert(lease->pinner == MyProcPid && lease->pin_action < nactions);
+		prev = lease->pin_action;
+		if (actions[prev].kind == kind && actions[prev].delay == delay)
+			return;
+		actions[prev].superseded = true;
+	}
+
+	action = add_action(kind, shard, lease);
+	action->delay = delay;
+	action->prev = prev;
+	lease->pinner = MyProcPid;
+	lease->pin_action = nactions - 1;
+	if (prev == NO_ACTION)
+	{
+		NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_PINNED);
+		NaradShardCountHole(shard, lease);
+	}
+}
+
+/*
+ * The place of the next action.
+ */
+int
+NaradXactMark(void)
+{
+	return nactions;
+}
+
+/*
+ * Forgets the takes made since a mark, without undoing them.
+ */
+void
+NaradXactForget(int mark)
+{
+	Assert(mark <= nactions);
+#ifdef USE_ASSERT_CHECKING
+	for (int i = mark; i < nactions; i++)
+		Assert(actions[i].kind == NARAD_ACTION_TAKE);
+#endif
+	nactions = mark;
+}
+
+/*
+ * The messages taken since a mark go to the client: from now on they count as
+ * delivered, whatever becomes of the transaction.
+ */
+void
+NaradXactDelivered(int mark)
+{
+	for (int i = mark; i < nactions; i++)
+		actions[i].delivered = true;
+}
+
+static void
+reset_actions(void)
+{
+	nactions = 0;
+	if (max_actions > MAX_KEPT_ACTIONS)
+	{
+		pfree(actions);
+		actions = NULL;
+		max_actions = 0;
+	}
+}
+
+/* ------------------------------------------------------------ its effects */
+
+/* Holds the lock of one shard instead of another; either may be NULL. */
+static NaradShard *
+switch_shard(NaradShard *locked, NaradShard *wanted)
+{
+	if (locked == wanted)
+		return locked;
+	if (locked != NULL)
+		LWLockRelease(&locked->lock);
+	if (wanted != NULL)
+		LWLockAcquire(&wanted->lock, LW_EXCLUSIVE);
+	return wanted;
+}
+
+/*
+ * The lease that an action was made on, or NULL when that is gone: expired,
+ * settled by a fold of the journal, or its group dropped.
+ */
+static NaradLease *
+action_lease(const NaradAction *action)
+{
+	NaradShard *shard = action->shard;
+	NaradLease *lease;
+
+	if (shard->dropped || shard->generation != action->generation)
+		return NULL;
+	lease = NaradLeaseFind(&shard->leases, action->offset);
+	if (lease == NULL || lease->nonce != action->nonce)
+		return NULL;
+	return lease;
+}
+
+/* Is this action the one that holds the pin of the lease? */
+static bool
+holds_pin(const NaradAction *action, const NaradLease *lease)
+{
+	return lease->state == NARAD_LEASE_PINNED &&
+		lease->pinner == MyProcPid &&
+		lease->pin_action == action - actions;
+}
+
+static void
+commit_action(const NaradAction *action, int64 now)
+{
+	NaradShard *shard = action->shard;
+	NaradLease *lease = action_lease(action);
+
+	if (lease == NULL)
+		return;
+	if (action->kind == NARAD_ACTION_TAKE)
+	{
+		lease->taker_open = false;
+		return;
+	}
+	if (!holds_pin(action, lease))
+		return;
+	if (action->kind == NARAD_ACTION_ACK)
+	{
+		shard->acked++;
+		NaradShardSettle(shard, action->offset);
+	}
+	else
+		NaradShardReturn(shard, lease, now, action->delay);
+}
+
+/*
+ * Takes back an ack or nack.  The lease is then pinned by the action before
+ * it, or leased with its old deadline (after a rollback to savepoint at least
+ * the grace), or, when whoever took it has rolled back meanwhile, returned.
+ */
+static void
+undo_pin(const NaradAction *action, int64 now, bool is_sub)
+{
+	NaradShard *shard = action->shard;
+	NaradLease *lease = action_lease(action);
+
+	if (action->prev != NO_ACTION)
+		actions[action->prev].superseded = false;
+	if (lease == NULL || !holds_pin(action, lease))
+		return;
+	if (action->prev != NO_ACTION)
+	{
+		lease->pin_action = action->prev;
+		return;
+	}
+
+	lease->pinner = 0;
+	lease->pin_action = 0;
+	if (lease->taker_aborted)
+	{
+		NaradShardReturn(shard, lease, now, 0);
+		return;
+	}
+	if (is_sub && lease->deadline <= now)
+	{
+		lease->deadline = now + SAVEPOINT_GRACE;
+		lease->expires_at = GetCurrentTimestamp() + SAVEPOINT_GRACE;
+	}
+	NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_LEASED);
+	NaradShardCountHole(shard, lease);
+}
+
+/*
+ * Gives back a lease.  When another transaction has it pinned, that one's end
+ * decides: settled, or returned for us.
+ */
+static void
+undo_take(const NaradAction *action, int64 now)
+{
+	NaradLease *lease = action_lease(action);
+
+	if (lease == NULL)
+		return;
+	if (lease->state == NARAD_LEASE_PINNED)
+	{
+		lease->taker_open = false;
+		lease->taker_aborted = true;
+		return;
+	}
+	Assert(lease->state == NARAD_LEASE_LEASED);
+	if (!action->delivered && lease->deliveries > 0)
+		lease->deliveries--;
+	NaradShardReturn(action->shard, lease, now, 0);
+}
+
+/*
+ * Undoes the actions from `first` on, and forgets them: pins from the last to
+ * the first, then takes in the order in which they were made.
+ */
+static void
+undo_actions(int first, bool is_sub)
+{
+	NaradShard *locked = NULL;
+	int64		now;
+
+	if (first >= nactions)
+		return;
+	now = NaradClockNow();
+	for (int i = nactions - 1; i >= first; i--)
+	{
+		if (actions[i].kind == NARAD_ACTION_TAKE)
+			continue;
+		locked = switch_shard(locked, actions[i].shard);
+		undo_pin(&actions[i], now, is_sub);
+	}
+	for (int i = first; i < nactions; i++)
+	{
+		if (actions[i].kind != NARAD_ACTION_TAKE)
+			continue;
+		locked = switch_shard(locked, actions[i].shard);
+		undo_take(&actions[i], now);
+	}
+	switch_shard(locked, NULL);
+	nactions = first;
+}
+
+/* I5: what was acked is settled, now that the transaction has committed. */
+static void
+commit_actions(void)
+{
+	NaradShard *locked = NULL;
+	int64		now;
+
+	if (nactions == 0)
+		return;
+	NARAD_STOP("commit-settle");
+	now = NaradClockNow();
+	for (int i = 0; i < nactions; i++)
+	{
+		locked = switch_shard(locked, actions[i].shard);
+		commit_action(&actions[i], now);
+	}
+	switch_shard(locked, NULL);
+}
+
+/* ------------------------------------------------------------- PRE_COMMIT */
+
+static int
+compare_acked(const void *a, const void *b)
+{
+	const NaradAckedOffset *x = a;
+	const NaradAckedOffset *y = b;
+
+	if (x->shard != y->shard)
+		return x->shard < y->shard ? -1 : 1;
+	if (x->offset != y->offset)
+		return x->offset < y->offset ? -1 : 1;
+	return 0;
+}
+
+/* The acks that take effect, sorted by shard and offset; palloc'ed. */
+static NaradAckedOffset *
+collect_acked(int *nacked)
+{
+	NaradAckedOffset *acked;
+
+	*nacked = 0;
+	acked = MemoryContextAllocHuge(CurrentMemoryContext,
+								   nactions * sizeof(NaradAckedOffset));
+	for (int i = 0; i < nactions; i++)
+	{
+		if (actions[i].kind != NARAD_ACTION_ACK || actions[i].superseded)
+			continue;
+		acked[*nacked].shard = actions[i].shard;
+		acked[*nacked].offset = actions[i].offset;
+		(*nacked)++;
+	}
+	qsort(acked, *nacked, sizeof(NaradAckedOffset), compare_acked);
+	return acked;
+}
+
+/* Neighbouring offsets as ranges; in the place of `ranges`, n at most. */
+static int
+make_ranges(const NaradAckedOffset *acked, int n, NaradRange *ranges)
+{
+	int			nranges = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		if (nranges > 0 && ranges[nranges - 1].last + 1 == acked[i].offset)
+			ranges[nranges - 1].last++;
+		else
+		{
+			ranges[nranges].first = acked[i].offset;
+			ranges[nranges].last = acked[i].offset;
+			nranges++;
+		}
+	}
+	return nranges;
+}
+
+/*
+ * Is nobody writing the shard's page?  Then who settles writes it himself, so
+ * that a plain ack is not lost for want of a worker.
+ */
+static bool
+write_is_late(NaradShard *shard)
+{
+	bool		late;
+
+	LWLockAcquire(&shard->lock, LW_SHARED);
+	late = !shard->dropped && shard->is_dirty &&
+		NaradClockNow() - shard->dirty_since >
+		2 * (int64) narad_frontier_write_interval * 1000;
+	LWLockRelease(&shard->lock);
+	return late;
+}
+
+/* Is the ack of this shard still worth anything?  (Group dropped, seek.) */
+static bool
+shard_is_void(NaradShard *shard)
+{
+	bool		is_void;
+
+	LWLockAcquire(&shard->lock, LW_SHARED);
+	is_void = shard->dropped;
+	LWLockRelease(&shard->lock);
+	return is_void;
+}
+
+/*
+ * Makes what this transaction acked in one shard durable with its commit; or,
+ * when there is nothing to be atomic with, helps out a missing worker.
+ */
+static void
+persist_shard(NaradShard *shard, const NaradAckedOffset *acked, int nacked,
+			  bool journal)
+{
+	Relation	rel;
+	NaradRelInfo *found;
+	NaradRelInfo info;
+
+	if (journal ? shard_is_void(shard) : !write_is_late(shard))
+		return;
+
+	/* Locked since the ack.  Gone, or another topic: the ack is void. */
+	rel = try_relation_open(pg_atomic_read_u32(&shard->topic->relid), NoLock);
+	if (rel == NULL)
+		return;
+	found = NaradRelationIsTopic(rel) ? NaradRelInfoAttach(rel) : NULL;
+	if (found == NULL || found->topic_id != shard->topic->topic_id)
+	{
+		relation_close(rel, NoLock);
+		return;
+	}
+	info = *found;
+
+	if (journal)
+	{
+		NaradRange *ranges;
+		int			nranges;
+
+		ranges = MemoryContextAllocHuge(CurrentMemoryContext,
+										nacked * sizeof(NaradRange));
+		nranges = make_ranges(acked, nacked, ranges);
+		NaradStateJournal(rel, &info, shard, ranges, nranges);
+		pfree(ranges);
+	}
+	else
+	{
+		XLogRecPtr	lsn = NaradStateWrite(rel, &info, shard);
+
+		if (!XLogRecPtrIsInvalid(lsn))
+			XLogSetAsyncXactLSN(lsn);
+	}
+	relation_close(rel, NoLock);
+}
+
+/*
+ * I5: with a transaction id, the acks are journalled before the commit record
+ * and so are durable with it and void without it.
+ */
+static void
+precommit_actions(void)
+{
+	NaradAckedOffset *acked;
+	int			nacked;
+	bool		journal;
+
+	if (nactions == 0)
+		return;
+	journal = narad_ack_mode != NARAD_ACK_DEFERRED &&
+		TransactionIdIsValid(GetTopTransactionIdIfAny());
+
+	acked = collect_acked(&nacked);
+	for (int from = 0, to; from < nacked; from = to)
+	{
+		for (to = from + 1; to < nacked; to++)
+		{
+			if (acked[to].shard != acked[from].shard)
+				break;
+		}
+		persist_shard(acked[from].shard, acked + from, to - from, journal);
+	}
+	pfree(acked);
+	if (nacked > 0 && journal)
+		NARAD_STOP("commit-journalled");
+}
+
+/*
+ * PREPARE TRANSACTION ends what only this backend knows.  Takes may be left to
+ * their expiry; an ack would have to be carried over, and is refused.
+ */
+static void
+preprepare_actions(void)
+{
+	for (int i = 0; i < nactions; i++)
+	{
+		if (actions[i].kind != NARAD_ACTION_TAKE)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("cannot PREPARE a transaction that has acknowledged or nacked messages"),
+					 errhint("Acknowledge the messages in a transaction of their own.")));
+	}
+}
+
+/* -------------------------------------------------------------- callbacks */
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			precommit_actions();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			preprepare_actions();
+			break;
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_PREPARE:
+			/* A prepared transaction has takes only: they stay leased. */
+			commit_actions();
+			reset_actions();
+			break;
+		case XACT_EVENT_ABORT:
+			undo_actions(0, false);
+			reset_actions();
+			break;
+		default:
+			/* Parallel workers take and settle nothing. */
+			break;
+	}
+}
+
+static void
+subxact_callback(SubXactEvent event, SubTransactionId my_id,
+				 SubTransactionId parent_id, void *arg)
+{
+	int			level;
+	int			first = nactions;
+
+	if (nactions == 0 || (event != SUBXACT_EVENT_COMMIT_SUB &&
+						  event != SUBXACT_EVENT_ABORT_SUB))
+		return;
+	level = GetCurrentTransactionNestLevel();
+	while (first > 0 && actions[first - 1].nest_level >= level)
+		first--;
+
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+		undo_actions(first, true);
+	else
+	{
+		for (int i = first; i < nactions; i++)
+			actions[i].nest_level = level - 1;
+	}
+}
+
+/*
+ * Once, at load.  Callbacks run from the last registered to the first: ours
+ * have to be called before storage forgets the files of dropped topics, and
+ * with them the shards.
+ */
+void
+NaradXactRegister(void)
+{
+	RegisterXactCallback(xact_callback, NULL);
+	RegisterSubXactCallback(subxact_callback, NULL);
+}

@@ -1,0 +1,340 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker_main.c
+ *	  The worker of one database: keeps state pages close to memory.
+ *
+ * Owns:       when a dirty shard is written and when that is flushed.
+ * Invariants: none of the engine's depends on it.  What it keeps is the
+ *             promise of time: a plain ack is on its page within
+ *             narad.frontier_write_interval, and flushed within
+ *             narad.frontier_flush_interval of that; after a clean stop no
+ *             acked message is delivered again.
+ * Locks:      RowExclusiveLock on one topic at a time, got only if free: a
+ *             topic that is locked is left for the next round, so nobody waits
+ *             for the worker and it waits for nobody.
+ * Runs in:    the worker; one latch, one timeout, none while nothing is dirty
+ *             or unflushed.  Then it has no transaction, no snapshot, and
+ *             writes no WAL.
+ * WAL:        state pages, through queue_state.c.
+ * On error:   a shard that cannot be written is logged and tried again with
+ *             growing waits; the others are not held up by it.
+ *
+ * SIGTERM is a request to stop, not to die: with backends of this database
+ * still leaving (they get the signal at the same time in a fast shutdown), it
+ * waits for them a moment, since each may still settle what it acked, then
+ * writes and flushes everything.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_database.h"
+#include "commands/extension.h"
+#include "libpq/pqsignal.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/wait_event.h"
+
+#include "base/base_guc.h"
+#include "queue/queue_dirty.h"
+#include "queue/queue_state.h"
+#include "worker/worker_launcher.h"
+
+#define ITEMS_A_ROUND	64
+#define STOP_WAIT_MS	2000	/* for backends to leave */
+#define STOP_POLL_MS	20
+#define FAILURE_FIRST_US	INT64CONST(1000000)
+#define FAILURE_LAST_US		INT64CONST(60000000)
+
+/* What this worker wrote and did not flush yet. */
+static XLogRecPtr unflushed_lsn = InvalidXLogRecPtr;
+static int64 unflushed_since;	/* monotonic us */
+
+static int64 failure_delay;		/* us; 0 while all goes well */
+static bool is_done;			/* leaves because there is nothing to do */
+
+static void
+worker_exit(int code, Datum arg)
+{
+	NaradDirtyLeaveWorker(is_done);
+}
+
+/* ----------------------------------------------------------------
+ *		Writing shards
+ * ----------------------------------------------------------------
+ */
+
+/* The shard of a key, if the relation still is that topic. */
+static NaradShard *
+find_item_shard(Relation rel, NaradRelInfo *info, const NaradDirtyItem *item)
+{
+	NaradQueueTopic *topic;
+	NaradGroup *group;
+
+	if (info == NULL || info->topic_id != item->topic_id ||
+		item->partition >= info->npartitions)
+		return NULL;
+	topic = NaradQueueTopicFind(item->topic_id);
+	group = topic != NULL ? NaradGroupById(topic, item->group_id) : NULL;
+	return group != NULL ? NaradShardFind(group, item->partition) : NULL;
+}
+
+static void
+note_unflushed(XLogRecPtr lsn)
+{
+	if (XLogRecPtrIsInvalid(lsn))
+		return;
+	if (XLogRecPtrIsInvalid(unflushed_lsn))
+		unflushed_since = NaradClockNow();
+	unflushed_lsn = Max(unflushed_lsn, lsn);
+}
+
+/* Writes one shard, in a transaction.  False if the topic is locked. */
+static bool
+write_item(const NaradDirtyItem *item)
+{
+	Relation	rel;
+	NaradRelInfo *info;
+	NaradShard *shard;
+
+	if (!ConditionalLockRelationOid(item->relid, RowExclusiveLock))
+		return false;
+	rel = try_relation_open(item->relid, NoLock);
+	if (rel == NULL)
+	{
+		UnlockRelationOid(item->relid, RowExclusiveLock);
+		return false;
+	}
+	info = NaradRelationIsTopic(rel) ? NaradRelInfoAttach(rel) : NULL;
+	shard = find_item_shard(rel, info, item);
+	if (shard != NULL)
+		note_unflushed(NaradStateWrite(rel, info, shard));
+	relation_close(rel, RowExclusiveLock);
+	return true;
+}
+
+/* Logs the error and leaves the shard for later. */
+static void
+write_failed(const NaradDirtyItem *item)
+{
+	HOLD_INTERRUPTS();
+	EmitErrorReport();
+	AbortCurrentTransaction();
+	FlushErrorState();
+	RESUME_INTERRUPTS();
+	failure_delay = failure_delay == 0 ? FAILURE_FIRST_US :
+		Min(failure_delay * 2, FAILURE_LAST_US);
+	NaradDirtyPostpone(item, NaradClockNow() + failure_delay);
+}
+
+static bool
+try_write_item(const NaradDirtyItem *item)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile bool written = false;
+
+	PG_TRY();
+	{
+		StartTransactionCommand();
+		written = write_item(item);
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		write_failed(item);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	return written;
+}
+
+/* Writes all that was dirty when the round began, once each. */
+static void
+write_dirty_shards(void)
+{
+	NaradDirtyItem items[ITEMS_A_ROUND];
+	int64		start = NaradClockNow();
+	int			left = NaradDirtyCount();
+
+	pgstat_report_activity(STATE_RUNNING, "writing state of topics");
+	while (left > 0)
+	{
+		int			nitems;
+		int			i;
+
+		nitems = NaradDirtyTake(items, Min(left, ITEMS_A_ROUND), start);
+		if (nitems == 0)
+			break;
+		for (i = 0; i < nitems; i++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			if (try_write_item(&items[i]) && failure_delay > 0)
+				failure_delay /= 2;
+		}
+		left -= nitems;
+	}
+	pgstat_report_stat(false);
+	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
+static void
+flush_written(void)
+{
+	if (XLogRecPtrIsInvalid(unflushed_lsn))
+		return;
+	XLogFlush(unflushed_lsn);
+	unflushed_lsn = InvalidXLogRecPtr;
+}
+
+/* ----------------------------------------------------------------
+ *		The loop
+ * ----------------------------------------------------------------
+ */
+
+/* Is the extension still there?  Asked when woken with nothing to write. */
+static bool
+extension_exists(void)
+{
+	bool		exists;
+
+	StartTransactionCommand();
+	exists = OidIsValid(get_extension_oid("narad", true));
+	CommitTransactionCommand();
+	return exists;
+}
+
+/*
+ * How long to sleep: until the next write or flush is due; -1 if neither is.
+ * next_write is 0 while nothing is dirty.
+ */
+static long
+sleep_time(int64 next_write)
+{
+	int64		now = NaradClockNow();
+	int64		due = next_write;
+
+	if (!XLogRecPtrIsInvalid(unflushed_lsn))
+	{
+		int64		flush = unflushed_since +
+			(int64) narad_frontier_flush_interval * 1000;
+
+		if (due == 0 || flush < due)
+			due = flush;
+	}
+	if (due == 0)
+		return -1;
+	return due <= now ? 0 : (long) ((due - now + 999) / 1000);
+}
+
+/* Does what is due.  Returns when to write next, 0 if nothing is dirty. */
+static int64
+do_round(int64 next_write)
+{
+	int64		now = NaradClockNow();
+
+	if (next_write != 0 && next_write <= now)
+	{
+		write_dirty_shards();
+		next_write = 0;
+	}
+	if (!XLogRecPtrIsInvalid(unflushed_lsn) &&
+		NaradClockNow() - unflushed_since >=
+		(int64) narad_frontier_flush_interval * 1000)
+		flush_written();
+	if (next_write == 0 && NaradDirtyCount() > 0)
+		next_write = NaradClockNow() +
+			(int64) narad_frontier_write_interval * 1000;
+	return next_write;
+}
+
+static void
+wait_for_work(long sleep_ms)
+{
+	(void) WaitLatch(MyLatch,
+					 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
+					 (sleep_ms >= 0 ? WL_TIMEOUT : 0),
+					 sleep_ms, PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	if (ConfigReloadPending)
+	{
+		ConfigReloadPending = false;
+		ProcessConfigFile(PGC_SIGHUP);
+	}
+}
+
+/*
+ * The clean stop: what backends settle while they leave is written, too.
+ * Where somebody wants the database for himself, nobody is waited for.
+ */
+static void
+stop_cleanly(void)
+{
+	int64		until = NaradClockNow() + STOP_WAIT_MS * INT64CONST(1000);
+
+	while (NaradDirtyAttached() > 0 && !NaradDirtyIsBarred() &&
+		   NaradClockNow() < until)
+		wait_for_work(STOP_POLL_MS);
+	write_dirty_shards();
+	flush_written();
+}
+
+/* Until there is a reason to leave. */
+static void
+worker_loop(void)
+{
+	int64		next_write = 0;
+
+	while (!ShutdownRequestPending)
+	{
+		next_write = do_round(next_write);
+		if (next_write == 0 && XLogRecPtrIsInvalid(unflushed_lsn) &&
+			!extension_exists())
+		{
+			is_done = true;
+			return;
+		}
+		if (!ShutdownRequestPending)
+			wait_for_work(sleep_time(next_write));
+	}
+	stop_cleanly();
+}
+
+/*
+ * NaradWorkerMain
+ *
+ * The worker process of the database whose OID is the argument.
+ */
+void
+NaradWorkerMain(Datum arg)
+{
+	Oid			database = DatumGetObjectId(arg);
+
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+
+	if (!NaradDirtyBecomeWorker())
+		proc_exit(0);
+	before_shmem_exit(worker_exit, (Datum) 0);
+	pgstat_report_appname("narad worker");
+	pgstat_report_activity(STATE_IDLE, NULL);
+	worker_loop();
+	proc_exit(0);
+}
