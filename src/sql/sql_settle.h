@@ -1,0 +1,18 @@
+/*-------------------------------------------------------------------------
+ *
+ * sql_settle.h
+ *	  Acknowledging an array of receipts.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef SQL_SETTLE_H
+#define SQL_SETTLE_H
+
+#include "utils/array.h"
+
+/* All, or ERROR. */
+extern void NaradAckAll(ArrayType * receipts, const char *name);
+
+#endif							/* SQL_SETTLE_H */

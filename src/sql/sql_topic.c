@@ -1,0 +1,657 @@
+/*-------------------------------------------------------------------------
+ *
+ * sql_topic.c
+ *	  create_topic, alter_topic, drop_topic, purge_topic; the table
+ *	  narad.topic_settings.
+ *
+ * Owns:		rows of narad.topic_settings: only the functions here write
+ *				them, and only those of topics that the caller owns.  (A row
+ *				is deleted when its topic is dropped, elsewhere.)
+ * Invariants:	a column is null where the default holds, so that a default
+ *				may change with a later version.
+ * Locks:		create_topic has the AccessExclusiveLock of CREATE TABLE;
+ *				alter_topic takes ShareUpdateExclusiveLock, so that one
+ *				session at a time changes a topic's row.
+ * Runs in:		any backend.
+ * WAL:			by CREATE TABLE and the heap; the topic's metapage by storage.
+ * On error:	everything is transactional and goes with the transaction.
+ *
+ * The table is made, dropped and truncated by the SQL commands that do this,
+ * as the calling user: so privileges, event triggers, dependencies and log
+ * are theirs.  Every name in such a command is qualified, so search_path
+ * plays no part.
+ *
+ * The settings' table cannot be written by its users.  Its rows are changed
+ * by CatalogTupleInsert() and CatalogTupleUpdate(), which do what the
+ * executor does for a table of such a simple kind, after the check of
+ * ownership.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <math.h>
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/varlena.h"
+
+#include "queue/queue_topic.h"
+#include "sql/sql_args.h"
+#include "sql/sql_topic.h"
+
+/* Arguments of both functions that are no columns of the table. */
+#define ARG_PARTITIONS			1
+#define ARG_CREATE_SEGMENT_SIZE 14
+#define ARG_CREATE_SEGMENT_AGE	15
+#define ARG_CREATE_VALUE_TYPE	16
+#define ARG_ALTER_SEGMENT_AGE	14
+#define ARG_ALTER_RESET			15
+
+/*
+ * What create_topic or alter_topic was given, by column.  A null value that
+ * is given resets the setting.
+ */
+typedef struct SettingsChange
+{
+	Datum		values[NARAD_SETTING_LAST];
+	bool		isnull[NARAD_SETTING_LAST];
+	bool		is_given[NARAD_SETTING_LAST];
+}			SettingsChange;
+
+/* Names by column, as in the table and in the arguments. */
+static const char *const setting_names[NARAD_SETTING_LAST] = {
+	"topic", "retention", "retention_bytes", "visibility_timeout",
+	"max_deliveries", "dead_letter_topic", "retry_delay", "retry_backoff",
+	"ordering", "cleanup", "dedup_window", "max_in_flight",
+	"max_acked_ahead", "segment_age"
+};
+
+#define DEFAULT_RETENTION			(7 * USECS_PER_DAY)
+#define DEFAULT_VISIBILITY_TIMEOUT	(30 * USECS_PER_SEC)
+#define DEFAULT_DEDUP_WINDOW		(5 * USECS_PER_MINUTE)
+#define DEFAULT_SEGMENT_AGE			USECS_PER_DAY
+#define DEFAULT_CAP					1024
+
+PG_FUNCTION_INFO_V1(narad_create_topic);
+PG_FUNCTION_INFO_V1(narad_alter_topic);
+PG_FUNCTION_INFO_V1(narad_drop_topic);
+PG_FUNCTION_INFO_V1(narad_purge_topic);
+
+/* ---------------------------------------------------------------------- */
+/* Rows of narad.topic_settings                                           */
+/* ---------------------------------------------------------------------- */
+
+static Relation
+open_settings(LOCKMODE lockmode)
+{
+	Oid			namespace = get_namespace_oid("narad", false);
+	Oid			relid = get_relname_relid("topic_settings", namespace);
+
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation \"%s\" does not exist",
+						"narad.topic_settings"),
+				 errhint("Create the extension narad again.")));
+	return table_open(relid, lockmode);
+}
+
+/*
+ * A copy of a topic's row, or NULL.  The table has one index, its primary key.
+ */
+static HeapTuple
+copy_settings_row(Relation settings, Oid relid)
+{
+	List	   *indexes = RelationGetIndexList(settings);
+	Oid			index = indexes != NIL ? linitial_oid(indexes) : InvalidOid;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, NARAD_SETTING_TOPIC, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(relid));
+	scan = systable_beginscan(settings, index, OidIsValid(index), NULL,
+							  1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		tuple = heap_copytuple(tuple);
+	systable_endscan(scan);
+	list_free(indexes);
+	return tuple;
+}
+
+/*
+ * Brings a change into the topic's row, which is made if need be.  The caller
+ * holds a lock on the topic that keeps others from doing the same.
+ */
+static void
+write_settings(Oid relid, SettingsChange * change)
+{
+	Relation	settings = open_settings(RowExclusiveLock);
+	HeapTuple	old = copy_settings_row(settings, relid);
+
+	if (old != NULL)
+	{
+		HeapTuple	tuple = heap_modify_tuple(old, RelationGetDescr(settings),
+											  change->values, change->isnull,
+											  change->is_given);
+
+		CatalogTupleUpdate(settings, &old->t_self, tuple);
+	}
+	else
+	{
+		change->values[NARAD_SETTING_TOPIC - 1] = ObjectIdGetDatum(relid);
+		change->isnull[NARAD_SETTING_TOPIC - 1] = false;
+		CatalogTupleInsert(settings,
+						   heap_form_tuple(RelationGetDescr(settings),
+										   change->values, change->isnull));
+	}
+	table_close(settings, RowExclusiveLock);
+	CommandCounterIncrement();
+	CacheInvalidateRelcacheByRelid(relid);
+}
+
+static Datum
+interval_datum(int64 microseconds)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->day = microseconds / USECS_PER_DAY;
+	interval->time = microseconds % USECS_PER_DAY;
+	return IntervalPGetDatum(interval);
+}
+
+/*
+ * The default of a column, null if there is none.
+ */
+static Datum
+default_setting(int column, bool *isnull)
+{
+	*isnull = false;
+	switch (column)
+	{
+		case NARAD_SETTING_RETENTION:
+			return interval_datum(DEFAULT_RETENTION);
+		case NARAD_SETTING_VISIBILITY_TIMEOUT:
+			return interval_datum(DEFAULT_VISIBILITY_TIMEOUT);
+		case NARAD_SETTING_RETRY_DELAY:
+			return interval_datum(0);
+		case NARAD_SETTING_RETRY_BACKOFF:
+			return Float8GetDatum(1.0);
+		case NARAD_SETTING_ORDERING:
+			return CStringGetTextDatum("none");
+		case NARAD_SETTING_CLEANUP:
+			return CStringGetTextDatum("retain");
+		case NARAD_SETTING_DEDUP_WINDOW:
+			return interval_datum(DEFAULT_DEDUP_WINDOW);
+		case NARAD_SETTING_MAX_IN_FLIGHT:
+		case NARAD_SETTING_MAX_ACKED_AHEAD:
+			return Int32GetDatum(DEFAULT_CAP);
+		case NARAD_SETTING_SEGMENT_AGE:
+			return interval_datum(DEFAULT_SEGMENT_AGE);
+		default:
+			*isnull = true;
+			return (Datum) 0;
+	}
+}
+
+/*
+ * The settings of a topic that are in effect.  The caller holds a lock on the
+ * topic.  Results are in the current memory context.
+ */
+void
+NaradSettingsEffective(Oid relid, Datum * values, bool *isnull)
+{
+	Relation	settings = open_settings(AccessShareLock);
+	HeapTuple	tuple = copy_settings_row(settings, relid);
+	int			i;
+
+	if (tuple != NULL)
+		heap_deform_tuple(tuple, RelationGetDescr(settings), values, isnull);
+	else
+		memset(isnull, true, NARAD_SETTING_LAST * sizeof(bool));
+	for (i = 0; i < NARAD_SETTING_LAST; i++)
+	{
+		if (isnull[i])
+			values[i] = default_setting(i + 1, &isnull[i]);
+	}
+	table_close(settings, AccessShareLock);
+}
+
+/* ---------------------------------------------------------------------- */
+/* Arguments that are settings                                            */
+/* ---------------------------------------------------------------------- */
+
+/*
+ * Notes a value; null if it equals the default.
+ */
+static void
+set_value(SettingsChange * change, int column, Datum value, bool is_default)
+{
+	change->values[column - 1] = value;
+	change->isnull[column - 1] = is_default;
+	change->is_given[column - 1] = true;
+}
+
+static void
+take_interval(FunctionCallInfo fcinfo, SettingsChange * change, int column,
+			  int64 min, int64 max, int64 default_value)
+{
+	int64		value;
+
+	if (PG_ARGISNULL(column))
+		return;
+	value = NaradArgInterval(fcinfo, column, setting_names[column - 1],
+							 min, max);
+	set_value(change, column, PG_GETARG_DATUM(column),
+			  value == default_value);
+}
+
+static void
+take_count(FunctionCallInfo fcinfo, SettingsChange * change, int column)
+{
+	int			value;
+
+	if (PG_ARGISNULL(column))
+		return;
+	value = NaradArgCount(fcinfo, column, setting_names[column - 1], 1);
+	set_value(change, column, Int32GetDatum(value), value == DEFAULT_CAP);
+}
+
+static void
+take_retention_bytes(FunctionCallInfo fcinfo, SettingsChange * change)
+{
+	if (PG_ARGISNULL(NARAD_SETTING_RETENTION_BYTES))
+		return;
+	if (PG_GETARG_INT64(NARAD_SETTING_RETENTION_BYTES) <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"%s\" must be at least %d, not %lld",
+						"retention_bytes", 1,
+						(long long) PG_GETARG_INT64(NARAD_SETTING_RETENTION_BYTES))));
+	set_value(change, NARAD_SETTING_RETENTION_BYTES,
+			  PG_GETARG_DATUM(NARAD_SETTING_RETENTION_BYTES), false);
+}
+
+/*
+ * An interval whose feature does not exist yet, so that only the default is
+ * taken, and nothing is noted.
+ */
+static void
+refuse_interval(FunctionCallInfo fcinfo, int argno, const char *name,
+				int64 min, int64 default_value)
+{
+	if (!PG_ARGISNULL(argno) &&
+		NaradArgInterval(fcinfo, argno, name, min,
+						 NARAD_MAX_TIMEOUT * 100) != default_value)
+		NaradArgRefuseValue(name);
+}
+
+/*
+ * The same, for a choice of two words, of which the first is the default.
+ */
+static void
+refuse_word(FunctionCallInfo fcinfo, int column, const char *first,
+			const char *second)
+{
+	const char *name = setting_names[column - 1];
+	char	   *word;
+
+	if (PG_ARGISNULL(column))
+		return;
+	word = text_to_cstring(PG_GETARG_TEXT_PP(column));
+	if (strcmp(word, first) == 0)
+		return;
+	if (strcmp(word, second) == 0)
+		NaradArgRefuseValue(name);
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid value for argument \"%s\": \"%s\"", name, word),
+			 errhint("Valid values are \"%s\" and \"%s\".", first, second)));
+}
+
+static void
+refuse_max_deliveries(FunctionCallInfo fcinfo)
+{
+	if (PG_ARGISNULL(NARAD_SETTING_MAX_DELIVERIES))
+		return;
+	NaradArgCount(fcinfo, NARAD_SETTING_MAX_DELIVERIES, "max_deliveries", 1);
+	NaradArgRefuseValue("max_deliveries");
+}
+
+static void
+refuse_retry_backoff(FunctionCallInfo fcinfo)
+{
+	double		factor;
+
+	if (PG_ARGISNULL(NARAD_SETTING_RETRY_BACKOFF))
+		return;
+	factor = PG_GETARG_FLOAT8(NARAD_SETTING_RETRY_BACKOFF);
+	if (isnan(factor) || isinf(factor) || factor < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"%s\" must be a number of at least 1",
+						"retry_backoff")));
+	if (factor != 1)
+		NaradArgRefuseValue("retry_backoff");
+}
+
+/*
+ * Checks the arguments both functions share, which stand at the numbers of
+ * their columns, and notes those that are kept.
+ */
+static void
+take_settings(FunctionCallInfo fcinfo, int arg_segment_age,
+			  SettingsChange * change)
+{
+	memset(change, 0, sizeof(SettingsChange));
+	memset(change->isnull, true, sizeof(change->isnull));
+
+	take_interval(fcinfo, change, NARAD_SETTING_RETENTION, 1000,
+				  NARAD_MAX_TIMEOUT * 100, DEFAULT_RETENTION);
+	take_retention_bytes(fcinfo, change);
+	take_interval(fcinfo, change, NARAD_SETTING_VISIBILITY_TIMEOUT,
+				  NARAD_MIN_TIMEOUT, NARAD_MAX_TIMEOUT,
+				  DEFAULT_VISIBILITY_TIMEOUT);
+	take_count(fcinfo, change, NARAD_SETTING_MAX_IN_FLIGHT);
+	take_count(fcinfo, change, NARAD_SETTING_MAX_ACKED_AHEAD);
+
+	refuse_max_deliveries(fcinfo);
+	NaradArgRefuse(fcinfo, NARAD_SETTING_DEAD_LETTER_TOPIC,
+				   "dead_letter_topic");
+	refuse_interval(fcinfo, NARAD_SETTING_RETRY_DELAY, "retry_delay", 0, 0);
+	refuse_retry_backoff(fcinfo);
+	refuse_word(fcinfo, NARAD_SETTING_ORDERING, "none", "key");
+	refuse_word(fcinfo, NARAD_SETTING_CLEANUP, "retain", "settled");
+	refuse_interval(fcinfo, NARAD_SETTING_DEDUP_WINDOW, "dedup_window", 1000,
+					DEFAULT_DEDUP_WINDOW);
+	refuse_interval(fcinfo, arg_segment_age, "segment_age", 1000,
+					DEFAULT_SEGMENT_AGE);
+}
+
+/*
+ * Notes the settings named in alter_topic's last argument as reset.
+ */
+static void
+take_reset(FunctionCallInfo fcinfo, SettingsChange * change)
+{
+	NaradArgArray names;
+	int			i;
+
+	if (PG_ARGISNULL(ARG_ALTER_RESET))
+		return;
+	NaradArgArrayGet(PG_GETARG_ARRAYTYPE_P(ARG_ALTER_RESET), "reset", &names);
+	for (i = 0; i < names.nelems; i++)
+	{
+		char	   *name;
+		int			column = NARAD_SETTING_TOPIC;
+
+		if (names.nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("elements of \"%s\" must not be null", "reset")));
+		name = TextDatumGetCString(names.values[i]);
+		while (++column <= NARAD_SETTING_LAST &&
+			   strcmp(name, setting_names[column - 1]) != 0)
+			;
+		if (column > NARAD_SETTING_LAST)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("there is no setting \"%s\" that could be reset",
+							name)));
+		if (change->is_given[column - 1] && !change->isnull[column - 1])
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("setting \"%s\" cannot be both given and reset",
+							name)));
+		set_value(change, column, (Datum) 0, true);
+	}
+}
+
+static bool
+any_value(const SettingsChange * change)
+{
+	int			i;
+
+	for (i = 0; i < NARAD_SETTING_LAST; i++)
+	{
+		if (change->is_given[i] && !change->isnull[i])
+			return true;
+	}
+	return false;
+}
+
+static bool
+any_given(const SettingsChange * change)
+{
+	int			i;
+
+	for (i = 0; i < NARAD_SETTING_LAST; i++)
+	{
+		if (change->is_given[i])
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The number of partitions asked for.
+ */
+static int
+take_partitions(FunctionCallInfo fcinfo)
+{
+	int			npartitions = NaradArgCount(fcinfo, ARG_PARTITIONS,
+											"partitions", 1);
+
+	if (npartitions > NARAD_MAX_PARTITIONS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"%s\" must be at most %d, not %d",
+						"partitions", NARAD_MAX_PARTITIONS, npartitions)));
+	return npartitions;
+}
+
+/*
+ * The size of a segment in pages; fits the file, with so many partitions.
+ */
+static uint32
+take_segment_size(FunctionCallInfo fcinfo, int npartitions)
+{
+	int64		bytes;
+
+	if (PG_ARGISNULL(ARG_CREATE_SEGMENT_SIZE))
+		return NARAD_DEFAULT_SEGMENT_PAGES;
+	bytes = DatumGetInt64(DirectFunctionCall1(pg_size_bytes,
+											  PG_GETARG_DATUM(ARG_CREATE_SEGMENT_SIZE)));
+	if (bytes < (int64) NARAD_MIN_SEGMENT_PAGES * BLCKSZ ||
+		bytes > (int64) NARAD_MAX_SEGMENT_PAGES * BLCKSZ ||
+		bytes % BLCKSZ != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"%s\" is out of range", "segment_size"),
+				 errdetail("It must be a multiple of %d bytes from 256kB to 1GB.",
+						   BLCKSZ)));
+	if ((uint64) npartitions * (bytes / BLCKSZ) > MaxBlockNumber)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%d partitions with segments of %lld bytes do not fit into a table",
+						npartitions, (long long) bytes)));
+	return bytes / BLCKSZ;
+}
+
+static Oid
+take_value_type(FunctionCallInfo fcinfo)
+{
+	Oid			type;
+
+	if (PG_ARGISNULL(ARG_CREATE_VALUE_TYPE))
+		return JSONBOID;
+	type = PG_GETARG_OID(ARG_CREATE_VALUE_TYPE);
+	if (type != JSONBOID && type != BYTEAOID && type != TEXTOID)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("values of a topic cannot be of type %s",
+						format_type_be(type)),
+				 errhint("Valid types are jsonb, bytea and text.")));
+	return type;
+}
+
+/* ---------------------------------------------------------------------- */
+/* Tables                                                                 */
+/* ---------------------------------------------------------------------- */
+
+/*
+ * Runs a command that gives no rows, as the calling user.
+ */
+static void
+run_command(const char *command)
+{
+	int			code;
+
+	SPI_connect();
+	code = SPI_execute(command, false, 0);
+	if (code != SPI_OK_UTILITY)
+		elog(ERROR, "unexpected result %d of \"%s\"", code, command);
+	SPI_finish();
+}
+
+/*
+ * Creates the table and returns its OID.  The schema is looked up first and
+ * named in the command, so that the table found afterwards is the one made.
+ */
+static Oid
+create_table(text * topic, Oid value_type)
+{
+	RangeVar   *name = makeRangeVarFromNameList(textToQualifiedNameList(topic));
+	Oid			namespace = RangeVarGetCreationNamespace(name);
+	char	   *nspname = get_namespace_name(namespace);
+
+	if (nspname == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_SCHEMA),
+				 errmsg("schema with OID %u does not exist", namespace)));
+	run_command(psprintf("CREATE TABLE %s (partition pg_catalog.int4, "
+						 "msg_offset pg_catalog.int8, "
+						 "produced_at pg_catalog.timestamptz, "
+						 "key pg_catalog.text, value pg_catalog.%s, "
+						 "headers pg_catalog.jsonb) USING narad",
+						 quote_qualified_identifier(nspname, name->relname),
+						 value_type == JSONBOID ? "jsonb" :
+						 value_type == TEXTOID ? "text" : "bytea"));
+	return get_relname_relid(name->relname, namespace);
+}
+
+/*
+ * The qualified, quoted name of a topic given as an argument.  The lock is
+ * given back: the command that gets the name takes its own, after its check
+ * of privileges.
+ */
+static char *
+topic_name(FunctionCallInfo fcinfo, bool owned)
+{
+	Relation	rel = NaradArgTopic(fcinfo, 0, AccessShareLock);
+	char	   *name;
+
+	if (owned)
+		NaradTopicCheckOwner(rel);
+	name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+									  RelationGetRelationName(rel));
+	table_close(rel, AccessShareLock);
+	return name;
+}
+
+Datum
+narad_create_topic(PG_FUNCTION_ARGS)
+{
+	SettingsChange change;
+	int			npartitions;
+	uint32		segment_pages;
+	Oid			value_type;
+	Oid			relid;
+	Relation	rel;
+
+	NaradArgCheckWritable("create_topic()");
+	NaradArgNotNull(fcinfo, 0, "topic");
+	npartitions = take_partitions(fcinfo);
+	segment_pages = take_segment_size(fcinfo, npartitions);
+	value_type = take_value_type(fcinfo);
+	take_settings(fcinfo, ARG_CREATE_SEGMENT_AGE, &change);
+
+	relid = create_table(PG_GETARG_TEXT_PP(0), value_type);
+	rel = table_open(relid, RowExclusiveLock);
+	NaradRelInfoCreate(rel, npartitions, segment_pages);
+	table_close(rel, NoLock);
+	if (any_value(&change))
+		write_settings(relid, &change);
+	PG_RETURN_OID(relid);
+}
+
+Datum
+narad_alter_topic(PG_FUNCTION_ARGS)
+{
+	SettingsChange change;
+	Relation	rel;
+
+	NaradArgCheckWritable("alter_topic()");
+	rel = NaradArgTopic(fcinfo, 0, AccessShareLock);
+	NaradTopicCheckOwner(rel);
+	LockRelation(rel, ShareUpdateExclusiveLock);
+	take_settings(fcinfo, ARG_ALTER_SEGMENT_AGE, &change);
+	take_reset(fcinfo, &change);
+	if (!PG_ARGISNULL(ARG_PARTITIONS))
+	{
+		int			npartitions = take_partitions(fcinfo);
+		int			present = NaradTopicPartitions(rel);
+
+		if (npartitions < present)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("the number of partitions of topic \"%s\" cannot be reduced from %d to %d",
+							RelationGetRelationName(rel), present,
+							npartitions)));
+		if (npartitions > present)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("adding partitions to a topic is not supported yet"),
+					 errhint("Create a new topic with more partitions.")));
+	}
+	if (any_given(&change))
+		write_settings(RelationGetRelid(rel), &change);
+	table_close(rel, NoLock);
+	PG_RETURN_VOID();
+}
+
+Datum
+narad_drop_topic(PG_FUNCTION_ARGS)
+{
+	NaradArgCheckWritable("drop_topic()");
+	run_command(psprintf("DROP TABLE %s", topic_name(fcinfo, true)));
+	PG_RETURN_VOID();
+}
+
+/*
+ * TRUNCATE checks the privilege itself.
+ */
+Datum
+narad_purge_topic(PG_FUNCTION_ARGS)
+{
+	NaradArgCheckWritable("purge_topic()");
+	run_command(psprintf("TRUNCATE TABLE %s", topic_name(fcinfo, false)));
+	PG_RETURN_VOID();
+}
