@@ -1,0 +1,50 @@
+-- What does not exist yet is refused, and does nothing.
+SET client_min_messages = warning;
+
+-- What a command comes to: "ok", or its error.
+CREATE FUNCTION pg_temp.attempt(command text) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+	detail text;
+	hint text;
+BEGIN
+	EXECUTE command;
+	RETURN 'ok';
+EXCEPTION WHEN OTHERS THEN
+	GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+	RETURN concat_ws(' | ', SQLSTATE || ': ' || SQLERRM, nullif(detail, ''), nullif(hint, ''));
+END $$;
+
+SELECT narad.create_topic('not_yet');
+SELECT count(*) FROM narad.produce('not_yet', '1');
+SELECT receipt AS receipt FROM narad.consume('not_yet') \gset
+SELECT pg_temp.attempt(format('SELECT narad.create_topic(''not_yet_new'', %s)', a)) FROM unnest(ARRAY[
+	'max_deliveries => 5', 'dead_letter_topic => ''not_yet''', 'retry_delay => ''1 s''', 'retry_backoff => 2',
+	'ordering => ''key''', 'cleanup => ''settled''', 'dedup_window => ''1 min''', 'segment_age => ''1 hour''']) a;
+SELECT pg_temp.attempt(format('SELECT narad.alter_topic(''not_yet'', %s)', a)) FROM unnest(ARRAY[
+	'partitions => 2', 'max_deliveries => 5', 'dead_letter_topic => ''not_yet''', 'retry_delay => ''1 s''',
+	'retry_backoff => 2', 'ordering => ''key''', 'cleanup => ''settled''', 'dedup_window => ''1 min''',
+	'segment_age => ''1 hour''']) a;
+-- Values that will never be allowed are told apart.
+SELECT pg_temp.attempt(format('SELECT narad.alter_topic(''not_yet'', %s)', a)) FROM unnest(ARRAY[
+	'max_deliveries => 0', 'retry_delay => ''-1 s''', 'retry_backoff => 0.5', 'retry_backoff => ''NaN''',
+	'retry_backoff => ''Infinity''', 'ordering => ''random''', 'cleanup => ''''', 'dedup_window => ''0''',
+	'segment_age => ''-1 day''']) a;
+-- The defaults may be given.
+SELECT narad.alter_topic('not_yet', retry_delay => '0', retry_backoff => 1, ordering => 'none',
+	cleanup => 'retain', dedup_window => '5 min', segment_age => '24:00');
+SELECT count(*) FROM narad.topic_settings WHERE topic = 'not_yet'::regclass;
+SELECT pg_temp.attempt('SELECT narad.' || a) FROM unnest(ARRAY[
+	'produce(''not_yet'', ''1'', deliver_after => ''0'')', 'produce(''not_yet'', ''1'', deliver_at => now())',
+	'produce(''not_yet'', ''1'', dedup_id => ''x'')',
+	'produce_batch(''not_yet'', ''{1}'', deliver_after => ''1 s'')', 'produce_batch(''not_yet'', ''{1}'', deliver_at => now())',
+	'produce_batch(''not_yet'', ''{1}'', dedup_ids => ''{x}'')',
+	'consume(''not_yet'', wait => ''1 s'')', 'consume(''not_yet'', notify => ''channel'')',
+	'consume(''not_yet'', notify_ttl => ''1 min 1 s'')',
+	'fetch(''not_yet'', 0, 0, wait => ''1 s'')', 'fetch(''not_yet'', 0, 0, min_bytes => 2)']) a;
+SELECT pg_temp.attempt(format('SELECT narad.nack(%L, reason => ''because'')', :'receipt'));
+SELECT count(*) FROM not_yet;
+SELECT pg_temp.attempt('SELECT narad.' || a) FROM unnest(ARRAY['seek(''not_yet'', ''default'', 0, 0)', 'poll()',
+	'commit(''not_yet'', ''default'', 0, 0)', 'produce_once(''not_yet'', ''1'', ''p'', 1)']) a;
+SELECT narad.ack(:'receipt');
+DROP TABLE not_yet;

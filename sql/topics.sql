@@ -1,0 +1,135 @@
+-- Topics are made, altered, dropped and emptied by the calls for that, and a
+-- topic is a table like any other to the catalogs.
+SET client_min_messages = warning;
+
+-- What a command comes to: "ok", or its error.
+CREATE FUNCTION pg_temp.attempt(command text) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+	detail text;
+	hint text;
+BEGIN
+	EXECUTE command;
+	RETURN 'ok';
+EXCEPTION WHEN OTHERS THEN
+	GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+	RETURN concat_ws(' | ', SQLSTATE || ': ' || SQLERRM, nullif(detail, ''), nullif(hint, ''));
+END $$;
+
+SELECT narad.create_topic('topics_plain');
+SELECT narad.create_topic('topics_many', partitions => 4, segment_size => '1MB',
+	retention => '3 days', retention_bytes => 1000000,
+	visibility_timeout => '2 min', max_in_flight => 10, max_acked_ahead => 20);
+SELECT narad.create_topic('topics_bytes', value_type => 'bytea');
+SELECT narad.create_topic('topics_text', value_type => 'text');
+CREATE SCHEMA "Topics ""quoted""";
+SELECT narad.create_topic('"Topics ""quoted""".":; DROP"');
+
+-- The columns, and the access method.
+SELECT c.oid::regclass, am.amname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod)
+FROM pg_class c JOIN pg_am am ON am.oid = c.relam
+	JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+WHERE c.relname IN ('topics_plain', 'topics_bytes')
+ORDER BY c.relname, a.attnum;
+
+-- Settings, with defaults where none was given.
+SELECT topic, topic_id ~ '^[0-9a-f]{16}$' AS has_id, partitions, messages, value_type,
+	retention, retention_bytes, visibility_timeout, max_in_flight, max_acked_ahead, segment_size
+FROM narad.topics WHERE topic::text ~ 'opics_' ORDER BY topic::text;
+SELECT DISTINCT max_deliveries, dead_letter_topic, retry_delay, retry_backoff, ordering,
+	cleanup, dedup_window, segment_age
+FROM narad.topics WHERE topic::text ~ 'topics_';
+-- Only what differs from the defaults is kept.
+SELECT * FROM narad.topic_settings WHERE topic::text ~ 'topics_' ORDER BY topic;
+
+-- A table made by hand is a topic, too, before and after its first message.
+CREATE TABLE topics_by_hand (LIKE narad.topic_template) USING narad;
+SELECT topic, topic_id, partitions, messages, bytes FROM narad.topics
+WHERE topic = 'topics_by_hand'::regclass;
+INSERT INTO topics_by_hand (value) VALUES ('1');
+SELECT topic, topic_id IS NOT NULL AS has_id, partitions, messages, bytes > 0 AS has_bytes
+FROM narad.topics WHERE topic = 'topics_by_hand'::regclass;
+
+-- search_path decides where, and a temporary table of the name does not mislead.
+SET search_path = "Topics ""quoted""", public;
+CREATE TEMP TABLE topics_where (i int);
+SELECT narad.create_topic('topics_where');
+RESET search_path;
+DROP TABLE pg_temp.topics_where;
+SELECT narad.drop_topic('"Topics ""quoted""".topics_where');
+
+-- alter_topic: null leaves alone, reset unsets.
+SELECT narad.alter_topic('topics_plain', visibility_timeout => '1 min', max_in_flight => 5);
+SELECT visibility_timeout, max_in_flight, max_acked_ahead FROM narad.topics
+WHERE topic = 'topics_plain'::regclass;
+SELECT narad.alter_topic('topics_plain', max_acked_ahead => 7, reset => '{visibility_timeout}');
+SELECT visibility_timeout, max_in_flight, max_acked_ahead FROM narad.topics
+WHERE topic = 'topics_plain'::regclass;
+SELECT narad.alter_topic('topics_plain', partitions => 1, retention => '1 hour');
+SELECT narad.alter_topic('topics_plain', reset => '{}');
+SELECT narad.alter_topic('topics_plain');
+SELECT retention, max_in_flight, max_acked_ahead FROM narad.topics
+WHERE topic = 'topics_plain'::regclass;
+
+-- All of it is transactional.
+BEGIN;
+SELECT narad.alter_topic('topics_plain', max_in_flight => 99);
+SELECT narad.create_topic('topics_undone', max_in_flight => 3);
+ROLLBACK;
+SELECT max_in_flight FROM narad.topics WHERE topic = 'topics_plain'::regclass;
+SELECT to_regclass('topics_undone'), count(*) FROM narad.topic_settings WHERE max_in_flight = 3;
+
+-- A setting counts at once, also in the session that had it cached.
+SELECT count(*) FROM narad.produce_array('topics_plain', '[1, 2, 3, 4, 5, 6]');
+SELECT narad.alter_topic('topics_plain', max_in_flight => 2);
+SELECT count(*) FROM narad.consume('topics_plain', 10);
+SELECT narad.alter_topic('topics_plain', max_in_flight => 3);
+SELECT count(*) FROM narad.consume('topics_plain', 10);
+
+-- Bad arguments.
+SELECT pg_temp.attempt(format('SELECT narad.create_topic(%s)', a)) FROM unnest(ARRAY[
+	'NULL', '''''', '''a.b.c.d''', '''no_such_schema.t''', '''topics_plain''', '''pg_temp.t''',
+	'''t'', partitions => 0', '''t'', partitions => -1', '''t'', partitions => 65537',
+	'''t'', partitions => NULL', '''t'', partitions => 65536, segment_size => ''1GB''',
+	'''t'', segment_size => ''''', '''t'', segment_size => ''big''', '''t'', segment_size => ''1kB''',
+	'''t'', segment_size => ''2GB''', '''t'', segment_size => ''1000001''', '''t'', segment_size => ''-1MB''',
+	'''t'', retention => ''0''', '''t'', retention => ''-1 day''', '''t'', retention => ''178000000 years''',
+	'''t'', retention_bytes => 0', '''t'', retention_bytes => -9223372036854775808',
+	'''t'', visibility_timeout => ''0''', '''t'', visibility_timeout => ''-1 s''',
+	'''t'', visibility_timeout => ''2 years''', '''t'', max_in_flight => 0', '''t'', max_acked_ahead => -2147483648',
+	'''t'', value_type => ''int4''', '''t'', value_type => 0::regtype']) a;
+SELECT pg_temp.attempt(format('SELECT narad.alter_topic(%s)', a)) FROM unnest(ARRAY[
+	'NULL', '0', '''pg_class''', '''no_such_topic''', '''topics_many'', partitions => 3',
+	'''topics_many'', partitions => 65537', '''topics_many'', max_in_flight => 0',
+	'''topics_many'', reset => ''{no_such}''', '''topics_many'', reset => ''{topic}''',
+	'''topics_many'', reset => ''{partitions}''', '''topics_many'', reset => ''{NULL}''',
+	'''topics_many'', reset => ''{{retention},{cleanup}}''',
+	'''topics_many'', max_in_flight => 5, reset => ''{max_in_flight}''']) a;
+
+-- purge_topic: the messages go, offsets go on.
+SELECT narad.purge_topic('topics_plain');
+SELECT count(*) FROM topics_plain;
+SELECT * FROM narad.produce('topics_plain', '7');
+SELECT msg_offset, deliveries, value FROM narad.consume('topics_plain', 10);
+SELECT max_in_flight FROM narad.topics WHERE topic = 'topics_plain'::regclass;
+BEGIN;
+SELECT narad.purge_topic('topics_plain');
+ROLLBACK;
+SELECT count(*) FROM topics_plain;
+SELECT pg_temp.attempt('SELECT narad.purge_topic(NULL)');
+SELECT pg_temp.attempt('SELECT narad.purge_topic(''narad.topic_template'')');
+
+-- drop_topic, and DROP TABLE: the settings go, too.
+CREATE VIEW topics_view AS SELECT * FROM topics_text;
+SELECT pg_temp.attempt('SELECT narad.drop_topic(''topics_text'')');
+DROP VIEW topics_view;
+SELECT pg_temp.attempt('SELECT narad.drop_topic(NULL)');
+SELECT pg_temp.attempt('SELECT narad.drop_topic(''pg_class'')');
+SELECT narad.drop_topic('topics_text');
+SELECT narad.drop_topic('topics_plain');
+SELECT narad.drop_topic('topics_bytes');
+SELECT narad.drop_topic('topics_by_hand');
+DROP TABLE topics_many;
+DROP SCHEMA "Topics ""quoted""" CASCADE;
+SELECT count(*) FROM narad.topic_settings s LEFT JOIN pg_class c ON c.oid = s.topic WHERE c.oid IS NULL;
+SELECT count(*) FROM narad.topics WHERE topic::text ~ 'opics_';

@@ -1,0 +1,354 @@
+# What the TAP tests share: a server with narad, and sessions that tell apart
+# an error, a dead connection and a hang.
+#
+# Copyright (c) 2026, the Narad authors
+
+package NaradTest;
+
+use strict;
+use warnings;
+
+use Exporter 'import';
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+our @EXPORT = qw(narad_node narad_session poll_until one_value create_helpers
+  log_is_clean logs_are_clean start_after_kill topic_hash sql_array);
+
+# Gives a stopped server's node: UTF8, with checksums, narad loaded, the given
+# lines added to its postgresql.conf.  "streaming" readies it for standbys.
+sub narad_node
+{
+	my ($name, %opt) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+
+	# Settings may come before init's own, so that of equal names ours win.
+	$node->init(
+		extra => [ '--data-checksums', '--encoding=UTF8', '--locale=C' ],
+		allows_streaming => $opt{streaming} ? 1 : 0);
+	$node->append_conf('postgresql.conf',
+		join("\n", "shared_preload_libraries = 'narad'",
+			'log_statement = none', 'log_autovacuum_min_duration = -1',
+			'max_connections = 40', @{ $opt{conf} || [] }));
+	return $node;
+}
+
+sub narad_session
+{
+	return NaradTest::Session->new(@_);
+}
+
+# Waits for a condition, which is a piece of code.  False after the time-out.
+sub poll_until
+{
+	my ($what, $code) = @_;
+	my $deadline = time() + $PostgreSQL::Test::Utils::timeout_default;
+
+	while (time() < $deadline)
+	{
+		return 1 if $code->();
+		select(undef, undef, undef, 0.02);
+	}
+	diag("timed out waiting until $what");
+	return 0;
+}
+
+# The single value a query gives; dies of an error.
+sub one_value
+{
+	my ($node, $sql, $db) = @_;
+	return $node->safe_psql($db || 'postgres', $sql);
+}
+
+# Starts a server whose postmaster was killed, as soon as its processes are gone.
+sub start_after_kill
+{
+	my ($node, @pids) = @_;
+	poll_until('the processes of the killed server are gone',
+		sub { !grep { kill(0, $_) } @pids })
+	  or return 0;
+	return $node->start;
+}
+
+# A text array literal.
+sub sql_array
+{
+	return 'ARRAY[' . join(',', map { "'$_'" } @_) . ']::text[]';
+}
+
+# The server's log tells of no crash that the test did not make, and of no
+# page that differs after replay.
+sub log_is_clean
+{
+	my ($node, $name, %opt) = @_;
+	my $log = slurp_file($node->logfile, $opt{offset} || 0);
+	my @bad = grep {
+		/PANIC:|TRAP:|inconsistent page|page verification failed|invalid page/
+		  || (/was terminated by signal \d+/
+			&& !($opt{kills} && /signal 9: Killed/))
+	} split(/\n/, $log);
+
+	is(scalar(@bad), 0, $name) or diag(join("\n", @bad[ 0 .. min_of(9, $#bad) ]));
+	return;
+}
+
+sub logs_are_clean
+{
+	my ($name, @nodes) = @_;
+	log_is_clean($_, "$name: log of " . $_->name) foreach @nodes;
+	return;
+}
+
+sub min_of
+{
+	my ($a, $b) = @_;
+	return $a < $b ? $a : $b;
+}
+
+# Functions for the tests, in a schema of their own so that they survive what
+# a test does to "public".  pad() does not compress; nt.msg_ok() proves a
+# value whole from its id and length.
+sub create_helpers
+{
+	my ($node, $db) = @_;
+	$node->safe_psql($db || 'postgres', q{
+CREATE SCHEMA IF NOT EXISTS nt;
+CREATE FUNCTION nt.pad(id text, n int) RETURNS text
+IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql AS $$
+	SELECT left(string_agg(md5(id || ':' || i), '' ORDER BY i), n)
+	FROM generate_series(0, n / 32) i $$;
+CREATE FUNCTION nt.msg(id text, round int, n int) RETURNS jsonb
+IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql AS $$
+	SELECT jsonb_build_object('id', id, 'r', round, 'n', n, 'pad', nt.pad(id, n)) $$;
+CREATE FUNCTION nt.msg_ok(v jsonb) RETURNS boolean
+IMMUTABLE STRICT PARALLEL SAFE LANGUAGE sql AS $$
+	SELECT v->>'pad' = nt.pad(v->>'id', (v->>'n')::int) $$;
+-- Everything of a partition that fetch() gives, call by call; an error if the
+-- offsets are not strictly increasing.
+CREATE FUNCTION nt.fetch_all(topic regclass, part int)
+RETURNS TABLE (msg_offset bigint, value jsonb) LANGUAGE plpgsql AS $$
+DECLARE
+	pos bigint;
+	fin bigint;
+	n int;
+BEGIN
+	SELECT o.earliest, o.last_stable INTO pos, fin
+	FROM narad.offsets(topic) o WHERE o.partition = part;
+	WHILE pos < fin LOOP
+		n := 0;
+		FOR msg_offset, value IN
+			SELECT f.msg_offset, f.value
+			FROM narad.fetch(topic, part, pos, 200) f
+		LOOP
+			IF msg_offset < pos THEN
+				RAISE 'fetch gave offset % after %', msg_offset, pos - 1;
+			END IF;
+			pos := msg_offset + 1;
+			n := n + 1;
+			RETURN NEXT;
+		END LOOP;
+		EXIT WHEN n = 0;
+	END LOOP;
+END $$;
+-- One line that stands for all of a topic's content, read by a scan.
+CREATE FUNCTION nt.scan_hash(topic regclass) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	h text;
+BEGIN
+	EXECUTE format('SELECT count(*) || '' '' || coalesce(md5(string_agg(
+		md5(t::text), '''' ORDER BY partition, msg_offset)), ''-'') FROM %s t', topic)
+	INTO h;
+	RETURN h;
+END $$;
+-- And by fetch().
+CREATE FUNCTION nt.fetch_hash(topic regclass) RETURNS text LANGUAGE sql AS $$
+	SELECT count(*) || ' ' || coalesce(md5(string_agg(
+		o.partition || ':' || f.msg_offset || ':' || md5(f.value::text), ''
+		ORDER BY o.partition, f.msg_offset)), '-')
+	FROM narad.offsets(topic) o, nt.fetch_all(topic, o.partition) f $$;
+});
+	return;
+}
+
+# Hashes of every topic's content, a line each, by scans and by fetch (for
+# topics of jsonb).  Topics are found in the catalog, for a standby to answer.
+sub topic_hash
+{
+	my ($node, $db) = @_;
+	return $node->safe_psql($db || 'postgres', q{
+SELECT c.oid::regclass, nt.scan_hash(c.oid),
+	CASE WHEN a.atttypid = 'jsonb'::regtype THEN nt.fetch_hash(c.oid) END
+FROM pg_class c JOIN pg_am am ON am.oid = c.relam
+	JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'value'
+WHERE am.amname = 'narad' AND c.relkind = 'r' AND c.relpersistence = 'p'
+ORDER BY c.oid::regclass::text COLLATE "C"});
+}
+
+package NaradTest::Session;
+
+use IO::Handle;
+use IO::Select;
+use IPC::Open3 ();
+use POSIX ();
+use Time::HiRes qw(time);
+
+my $nmarker = 0;
+
+# A psql of its own process.  Its methods never end the test: a test in a
+# forked child may use them.
+sub new
+{
+	my ($class, $node, $db, $errors) = @_;
+	my ($in, $out);
+	local $SIG{PIPE} = 'IGNORE';
+
+	open(my $err, '>>', $errors || '/dev/null') or die "cannot open: $!";
+	local %ENV = %ENV;
+	my $pid = IPC::Open3::open3($in, $out, '>&' . fileno($err), 'psql', '-XAtq',
+		'-F', '|', '-v', 'ON_ERROR_STOP=0', '-d',
+		$node->connstr($db || 'postgres'), '-f', '-');
+	$in->autoflush(1);
+	binmode($_) foreach ($in, $out);
+	return bless {
+		pid => $pid,
+		owner => $$,
+		in => $in,
+		out => $out,
+		select => IO::Select->new($out),
+		buffer => '',
+		error => '',
+	}, $class;
+}
+
+# Sends a statement; its answer is read by finish().
+sub send
+{
+	my ($self, $sql) = @_;
+	local $SIG{PIPE} = 'IGNORE';
+
+	$self->{marker} = sprintf('~%d.%d~', $$, ++$nmarker);
+	return if $self->{dead};
+	# In-line COPY data ends by itself; an empty statement would hide its error.
+	my $end = $sql =~ /^\\\.$/m ? '' : ';';
+	my $text = "$sql\n$end\n\\echo $self->{marker} :SQLSTATE :LAST_ERROR_MESSAGE\n";
+	while (length($text))
+	{
+		my $n = syswrite($self->{in}, $text);
+		if (!defined $n)
+		{
+			next if $!{EINTR};
+			$self->{dead} = 1;
+			return;
+		}
+		substr($text, 0, $n) = '';
+	}
+	return;
+}
+
+# Waits for the answer.  Returns its SQLSTATE ("00000" is success), or
+# undef when the connection is gone.  The rows, as references to arrays, are
+# in $self->{rows}, the message of the last error in $self->{error}.  Dies
+# when there is none in time.
+sub finish
+{
+	my ($self, $seconds) = @_;
+	my $deadline = time() + ($seconds || $PostgreSQL::Test::Utils::timeout_default);
+	my $marker = $self->{marker};
+
+	$self->{rows} = [];
+	while (!$self->{dead})
+	{
+		my $at = rindex($self->{buffer}, $marker);
+		if ($at >= 0 && substr($self->{buffer}, $at) =~ /^\S+ (\S+) ?(.*)\n/)
+		{
+			my ($state, $message) = ($1, $2);
+			my $text = substr($self->{buffer}, 0, $at);
+			$self->{buffer} = '';
+			$self->{error} = $message if $state ne '00000';
+			$self->{rows} =
+			  [ map { [ split(/\|/, $_, -1) ] } split(/\n/, $text) ];
+			return $state;
+		}
+		my $left = $deadline - time();
+		die "no answer in time" if $left <= 0;
+		next unless $self->{select}->can_read($left);
+		my $n = sysread($self->{out}, $self->{buffer}, 65536, length($self->{buffer}));
+		next if !defined $n && $!{EINTR};
+		$self->{dead} = 1 unless $n;
+	}
+	return undef;
+}
+
+# True when finish() would not wait.
+sub answered
+{
+	my ($self) = @_;
+	return 1 if $self->{dead};
+	while ($self->{select}->can_read(0))
+	{
+		my $n = sysread($self->{out}, $self->{buffer}, 65536, length($self->{buffer}));
+		next if !defined $n && $!{EINTR};
+		$self->{dead} = 1 unless $n;
+		return 1 if $self->{dead};
+	}
+	return $self->{buffer} =~ /^\Q$self->{marker}\E \S+.*\n/m ? 1 : 0;
+}
+
+# One statement; as finish().
+sub try
+{
+	my ($self, $sql, $seconds) = @_;
+	$self->send($sql);
+	return $self->finish($seconds);
+}
+
+# One statement that has to succeed; the rows.
+sub rows
+{
+	my ($self, $sql, $seconds) = @_;
+	my $state = $self->try($sql, $seconds);
+
+	die "connection lost in: $sql" unless defined $state;
+	die "$state $self->{error} in: $sql" if $state ne '00000';
+	return @{ $self->{rows} };
+}
+
+# The first column of the first row.
+sub value
+{
+	my ($self, $sql, $seconds) = @_;
+	my @rows = $self->rows($sql, $seconds);
+	return @rows ? $rows[0][0] : undef;
+}
+
+sub backend_pid
+{
+	my ($self) = @_;
+	$self->{backend} ||= $self->value('SELECT pg_backend_pid()');
+	return $self->{backend};
+}
+
+sub quit
+{
+	my ($self) = @_;
+	return unless $self->{pid};
+	local ($?, $!);
+	close($self->{in});
+	waitpid($self->{pid}, 0);
+	close($self->{out});
+	$self->{pid} = 0;
+	return;
+}
+
+sub DESTROY
+{
+	my ($self) = @_;
+	# A forked copy must leave its parent's psql alone.
+	return unless $self->{pid} && ($self->{owner} || $$) == $$;
+	$self->quit;
+	return;
+}
+
+1;
