@@ -5,7 +5,55 @@ PGFILEDESC = "narad - log-backed queues"
 
 here := $(dir $(lastword $(MAKEFILE_LIST)))
 
-OBJS = $(patsubst $(here)%.c,%.o,$(sort $(wildcard $(here)src/*.c $(here)src/*/*.c)))
+OBJS = \
+	src/narad.o \
+	src/narad_rmgr.o \
+	src/narad_shmem.o \
+	src/base/base_guc.o \
+	src/base/base_lock.o \
+	src/base/base_memory.o \
+	src/base/base_stop.o \
+	src/log/log_append.o \
+	src/log/log_carry.o \
+	src/log/log_ddl.o \
+	src/log/log_events.o \
+	src/log/log_group.o \
+	src/log/log_hull.o \
+	src/log/log_meta.o \
+	src/log/log_page.o \
+	src/log/log_read.o \
+	src/log/log_record.o \
+	src/log/log_scan.o \
+	src/log/log_segment.o \
+	src/log/log_tableam.o \
+	src/log/log_topic.o \
+	src/log/log_vacuum.o \
+	src/log/log_xact.o \
+	src/log/log_xlog.o \
+	src/queue/queue_consume.o \
+	src/queue/queue_dirty.o \
+	src/queue/queue_group.o \
+	src/queue/queue_lease.o \
+	src/queue/queue_load.o \
+	src/queue/queue_page.o \
+	src/queue/queue_receipt.o \
+	src/queue/queue_set.o \
+	src/queue/queue_settle.o \
+	src/queue/queue_shard.o \
+	src/queue/queue_state.o \
+	src/queue/queue_topic.o \
+	src/queue/queue_xact.o \
+	src/worker/worker_launcher.o \
+	src/worker/worker_main.o \
+	src/worker/worker_utility.o \
+	src/sql/sql_args.o \
+	src/sql/sql_consume.o \
+	src/sql/sql_fetch.o \
+	src/sql/sql_group.o \
+	src/sql/sql_produce.o \
+	src/sql/sql_settle.o \
+	src/sql/sql_topic.o \
+	src/sql/sql_view.o
 
 ALL_H = $(wildcard $(here)src/*.h $(here)src/*/*.h)
 

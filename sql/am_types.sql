@@ -2,6 +2,7 @@
 -- with nulls, in columns added and dropped later.
 \set VERBOSITY terse
 SET timezone = 'UTC';
+SET datestyle = 'ISO, YMD';
 CREATE TABLE am_bytea (partition int, msg_offset bigint, produced_at timestamptz,
 	key text, value bytea, headers jsonb) USING narad;
 CREATE TABLE am_text (partition int, msg_offset bigint, produced_at timestamptz,

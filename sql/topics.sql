@@ -133,3 +133,11 @@ DROP TABLE topics_many;
 DROP SCHEMA "Topics ""quoted""" CASCADE;
 SELECT count(*) FROM narad.topic_settings s LEFT JOIN pg_class c ON c.oid = s.topic WHERE c.oid IS NULL;
 SELECT count(*) FROM narad.topics WHERE topic::text ~ 'opics_';
+
+-- I10: space is taken lowest first, and by what is held: 64 partitions with a
+-- message each take 64 small segments in one slot, and no slot of their own
+SELECT narad.create_topic('topics_small', partitions => 64);
+INSERT INTO topics_small (partition, value) SELECT p, '0' FROM generate_series(0, 63) p;
+SELECT pg_relation_size('topics_small') < 66 * 65536 + 2 * 8192 + 65536 AS is_small,
+       sum(segments) AS segments FROM narad.partitions WHERE topic = 'topics_small'::regclass;
+DROP TABLE topics_small;

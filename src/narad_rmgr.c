@@ -23,10 +23,10 @@
 static RmgrData narad_rmgr =
 {
 	.rm_name = NARAD_RMGR_NAME,
-		.rm_redo = NaradXLogRedo,
-		.rm_desc = NaradXLogDesc,
-		.rm_identify = NaradXLogIdentify,
-		.rm_mask = NaradXLogMask,
+	.rm_redo = NaradXLogRedo,
+	.rm_desc = NaradXLogDesc,
+	.rm_identify = NaradXLogIdentify,
+	.rm_mask = NaradXLogMask,
 };
 
 /*

@@ -82,7 +82,7 @@ NaradLockTranche(NaradLockRank rank)
  * Makes a lock of a rank in shared memory.
  */
 void
-NaradLockInit(LWLock * lock, NaradLockRank rank)
+NaradLockInit(LWLock *lock, NaradLockRank rank)
 {
 	LWLockInitialize(lock, NaradLockTranche(rank));
 }

@@ -36,7 +36,7 @@ typedef enum NaradLockRank
 
 extern void NaradLockRequest(void); /* in shmem_request_hook */
 extern void NaradLockShmemInit(void);	/* in shmem_startup_hook */
-extern void NaradLockInit(LWLock * lock, NaradLockRank rank);
+extern void NaradLockInit(LWLock *lock, NaradLockRank rank);
 extern int	NaradLockTranche(NaradLockRank rank);
 
 #endif							/* BASE_LOCK_H */

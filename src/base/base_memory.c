@@ -26,7 +26,7 @@
 #include "base/base_memory.h"
 
 static char *memory_place;
-static dsa_area * memory_area;
+static dsa_area *memory_area;
 
 /*
  * NaradMemoryShmemSize

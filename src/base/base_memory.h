@@ -20,7 +20,7 @@ extern Size NaradMemoryShmemSize(void);
 extern void NaradMemoryShmemInit(void);
 
 /* The area, attached to in this process; may ERROR on first use only. */
-extern dsa_area * NaradMemoryArea(void);
+extern dsa_area *NaradMemoryArea(void);
 
 /* Zeroed, MAXALIGNed; NULL when the limit is reached. */
 extern void *NaradAlloc(Size size);

@@ -36,16 +36,16 @@ typedef struct StopPoint
 {
 	char		name[NAMEDATALEN];	/* empty: unused */
 	int			nwaiting;
-}			StopPoint;
+} StopPoint;
 
 typedef struct NaradStopCtl
 {
 	slock_t		mutex;			/* over the points */
 	ConditionVariable cv;		/* broadcast at every release */
 	StopPoint	points[STOP_POINTS];
-}			NaradStopCtl;
+} NaradStopCtl;
 
-static NaradStopCtl * StopCtl;
+static NaradStopCtl *StopCtl;
 
 PG_FUNCTION_INFO_V1(narad_stop_arm);
 PG_FUNCTION_INFO_V1(narad_stop_release);
@@ -143,7 +143,7 @@ narad_stop_arm(PG_FUNCTION_ARGS)
 		point = find_point("");
 		if (point != NULL)
 		{
-			strlcpy(point->name, name, NAMEDATALEN);
+			memcpy(point->name, name, strlen(name) + 1);
 			point->nwaiting = 0;
 		}
 	}

@@ -44,7 +44,7 @@ typedef struct CarryOver
 	NaradOffset *bases;			/* of each partition */
 	NaradGroupEntry *groups;
 	int			ngroups;
-}			CarryOver;
+} CarryOver;
 
 /* Where it goes. */
 typedef struct CarryTarget
@@ -53,7 +53,7 @@ typedef struct CarryTarget
 	SMgrRelation smgr;
 	bool		permanent;
 	bool		needs_wal;
-}			CarryTarget;
+} CarryTarget;
 
 #define GROUPS_PER_PAGE \
 	((BLCKSZ - SizeOfPageHeaderData - sizeof(NaradPageSpecialHead) - \
@@ -61,7 +61,7 @@ typedef struct CarryTarget
 
 /* Collects from the old file; false if it is empty. */
 static bool
-collect(Relation rel, CarryOver * carry)
+collect(Relation rel, CarryOver *carry)
 {
 	NaradMetaData old;
 	NaradRelInfo *info;
@@ -100,7 +100,7 @@ collect(Relation rel, CarryOver * carry)
 
 /* Writes an image to a block of the target, extending the file to it. */
 static void
-put_page(CarryTarget * target, BlockNumber block, const char *image)
+put_page(CarryTarget *target, BlockNumber block, const char *image)
 {
 	static NaradIOBlock zeros;	/* never written to */
 	Buffer		buffer;
@@ -142,7 +142,7 @@ init_directory(char *image, NaradTopicId topic_id)
 
 /* Writes the directory pages that describe npages meta pages. */
 static void
-put_directory(CarryTarget * target, const NaradMetaData *meta, uint32 npages)
+put_directory(CarryTarget *target, const NaradMetaData *meta, uint32 npages)
 {
 	uint32		nsubs = NaradClassSubslots(NARAD_CLASS_SMALL,
 										   meta->segment_pages);
@@ -194,7 +194,7 @@ put_directory(CarryTarget * target, const NaradMetaData *meta, uint32 npages)
 
 /* Writes the start offsets as meta pages [first, first + npages). */
 static void
-put_bases(CarryTarget * target, const CarryOver * carry, uint32 first,
+put_bases(CarryTarget *target, const CarryOver *carry, uint32 first,
 		  uint32 npages)
 {
 	PGAlignedBlock image;
@@ -224,7 +224,7 @@ put_bases(CarryTarget * target, const CarryOver * carry, uint32 first,
 
 /* Writes the groups as meta pages [first, first + npages). */
 static void
-put_groups(CarryTarget * target, const CarryOver * carry, uint32 first,
+put_groups(CarryTarget *target, const CarryOver *carry, uint32 first,
 		   uint32 npages)
 {
 	PGAlignedBlock image;
@@ -253,7 +253,7 @@ put_groups(CarryTarget * target, const CarryOver * carry, uint32 first,
 
 /* Writes the new file's pages. */
 static void
-put_all(CarryTarget * target, CarryOver * carry)
+put_all(CarryTarget *target, CarryOver *carry)
 {
 	uint32		nbases = (carry->meta.npartitions + NARAD_BASES_PER_PAGE - 1) /
 	NARAD_BASES_PER_PAGE;
@@ -281,7 +281,7 @@ put_all(CarryTarget * target, CarryOver * carry)
  * old file is empty.
  */
 void
-NaradMetaCarryOver(Relation rel, const RelFileLocator * newlocator,
+NaradMetaCarryOver(Relation rel, const RelFileLocator *newlocator,
 				   char persistence)
 {
 	CarryOver	carry;

@@ -47,7 +47,7 @@ typedef struct StandardColumn
 {
 	const char *name;
 	Oid			type;			/* InvalidOid: jsonb, bytea or text */
-}			StandardColumn;
+} StandardColumn;
 
 static const StandardColumn standard_columns[NARAD_STANDARD_ATTRS] = {
 	{"partition", INT4OID},
@@ -61,7 +61,7 @@ static const StandardColumn standard_columns[NARAD_STANDARD_ATTRS] = {
 /* ---- gates ---- */
 
 static bool
-is_standard_column(Form_pg_attribute att, const StandardColumn * column)
+is_standard_column(Form_pg_attribute att, const StandardColumn *column)
 {
 	if (att->attisdropped || strcmp(NameStr(att->attname), column->name) != 0)
 		return false;
@@ -200,7 +200,7 @@ NaradCheckPrefixColumns(Relation rel)
 
 /* An empty init fork, which makes the topic empty after a crash. */
 static void
-create_init_fork(SMgrRelation srel, const RelFileLocator * locator)
+create_init_fork(SMgrRelation srel, const RelFileLocator *locator)
 {
 	smgrcreate(srel, INIT_FORKNUM, false);
 	log_smgrcreate(locator, INIT_FORKNUM);
@@ -214,9 +214,9 @@ create_init_fork(SMgrRelation srel, const RelFileLocator * locator)
  * points to the old one then.
  */
 void
-naradam_set_new_file(Relation rel, const RelFileLocator * newlocator,
-					 char persistence, TransactionId * freeze_xid,
-					 MultiXactId * minmulti)
+naradam_set_new_file(Relation rel, const RelFileLocator *newlocator,
+					 char persistence, TransactionId *freeze_xid,
+					 MultiXactId *minmulti)
 {
 	bool		is_new = RelFileLocatorEquals(NaradRelationLocator(rel),
 											  *newlocator);
@@ -248,7 +248,7 @@ naradam_nontransactional_truncate(Relation rel)
 
 /* Copies one fork to the new file and logs its creation. */
 static void
-copy_fork(Relation rel, SMgrRelation dst, const RelFileLocator * newlocator,
+copy_fork(Relation rel, SMgrRelation dst, const RelFileLocator *newlocator,
 		  ForkNumber fork)
 {
 	smgrcreate(dst, fork, false);
@@ -260,7 +260,7 @@ copy_fork(Relation rel, SMgrRelation dst, const RelFileLocator * newlocator,
 
 /* SET TABLESPACE: the same topic in another file. */
 void
-naradam_copy_data(Relation rel, const RelFileLocator * newlocator)
+naradam_copy_data(Relation rel, const RelFileLocator *newlocator)
 {
 	NaradRelInfo *info = NaradRelInfoGet(rel);
 	NaradTopicId topic_id = info != NULL ? info->topic_id : 0;
@@ -288,8 +288,8 @@ naradam_copy_data(Relation rel, const RelFileLocator * newlocator)
 void
 naradam_copy_for_cluster(Relation old_table, Relation new_table,
 						 Relation old_index, bool use_sort,
-						 TransactionId oldest_xmin, TransactionId * xid_cutoff,
-						 MultiXactId * multi_cutoff, double *num_tuples,
+						 TransactionId oldest_xmin, TransactionId *xid_cutoff,
+						 MultiXactId *multi_cutoff, double *num_tuples,
 						 double *tups_vacuumed, double *tups_recently_dead)
 {
 	ereport(ERROR,
@@ -313,7 +313,7 @@ refuse_index(Relation rel)
 
 double
 naradam_index_build_range_scan(Relation rel, Relation index,
-							   IndexInfo * index_info, bool allow_sync,
+							   IndexInfo *index_info, bool allow_sync,
 							   bool anyvisible, bool progress,
 							   BlockNumber start_block, BlockNumber nblocks,
 							   IndexBuildCallback callback,
@@ -325,7 +325,7 @@ naradam_index_build_range_scan(Relation rel, Relation index,
 
 void
 naradam_index_validate_scan(Relation rel, Relation index,
-							IndexInfo * index_info, Snapshot snapshot,
+							IndexInfo *index_info, Snapshot snapshot,
 							struct ValidateIndexState *state)
 {
 	refuse_index(rel);
@@ -333,7 +333,7 @@ naradam_index_validate_scan(Relation rel, Relation index,
 
 /* No index entry is ever known to be dead: nothing to delete. */
 TransactionId
-naradam_index_delete_tuples(Relation rel, TM_IndexDeleteOp * delstate)
+naradam_index_delete_tuples(Relation rel, TM_IndexDeleteOp *delstate)
 {
 	if (!delstate->bottomup)
 		refuse_index(rel);
@@ -356,7 +356,7 @@ naradam_needs_toast_table(Relation rel)
  * builds the shared memory: this runs for every plan.
  */
 void
-naradam_estimate_size(Relation rel, int32 * attr_widths, BlockNumber * pages,
+naradam_estimate_size(Relation rel, int32 *attr_widths, BlockNumber *pages,
 					  double *tuples, double *allvisfrac)
 {
 	NaradRelInfo *info = NaradRelInfoGet(rel);

@@ -49,7 +49,7 @@ typedef struct GroupPlace
 	BlockNumber block;			/* 0: none */
 	uint32		index;
 	NaradGroupEntry entry;
-}			GroupPlace;
+} GroupPlace;
 
 /* Copies a page of a kind; errors if it is another. */
 static void
@@ -74,7 +74,7 @@ copy_kind(Relation rel, const NaradMetaData *meta, BlockNumber block,
  */
 static bool
 find_group(Relation rel, const NaradMetaData *meta, const char *name,
-		   GroupPlace * place, BlockNumber * last, bool *has_room)
+		   GroupPlace *place, BlockNumber *last, bool *has_room)
 {
 	PGAlignedBlock copy;
 	NaradGroupsPage *page = GroupsContents(copy.data);
@@ -112,7 +112,7 @@ find_group(Relation rel, const NaradMetaData *meta, const char *name,
 
 static bool
 find_live(Relation rel, const NaradMetaData *meta, const char *name,
-		  GroupPlace * place)
+		  GroupPlace *place)
 {
 	BlockNumber last;
 	bool		has_room;
@@ -211,7 +211,7 @@ end_updates(Relation rel, NaradPageUpdate *updates, int nupdates)
 
 /* Replaces the entry at a place. */
 static void
-write_entry(Relation rel, const GroupPlace * place)
+write_entry(Relation rel, const GroupPlace *place)
 {
 	PGAlignedBlock image;
 	NaradPageUpdate update;
@@ -304,7 +304,7 @@ NaradGroupMake(Relation rel, NaradRelInfo *info, const char *name,
 		place.entry.group_id = meta.next_group_id;
 		place.entry.state = NARAD_GROUP_LIVE;
 		place.entry.created_at = GetCurrentTimestamp();
-		strlcpy(place.entry.name, name, NAMEDATALEN);
+		snprintf(place.entry.name, NAMEDATALEN, "%s", name);
 
 		if (find_group(rel, &meta, NULL, &dropped, &ignored_last,
 					   &ignored_room))
@@ -382,7 +382,7 @@ NaradGroupSetPaused(Relation rel, NaradRelInfo *info, const char *name,
 /* The map page on which a partition stands; 0 if the chain ends before. */
 static BlockNumber
 find_map_page(Relation rel, const NaradMetaData *meta, BlockNumber map,
-			  int partition, char *copy, BlockNumber * last)
+			  int partition, char *copy, BlockNumber *last)
 {
 	*last = 0;
 	while (map != 0)
@@ -403,7 +403,7 @@ find_map_page(Relation rel, const NaradMetaData *meta, BlockNumber map,
  * from the page before.
  */
 static BlockNumber
-append_map_page(Relation rel, NaradLogTopic *topic, GroupPlace * place,
+append_map_page(Relation rel, NaradLogTopic *topic, GroupPlace *place,
 				BlockNumber last)
 {
 	PGAlignedBlock images[2];
@@ -441,8 +441,8 @@ append_map_page(Relation rel, NaradLogTopic *topic, GroupPlace * place,
  */
 static bool
 look_up_state(Relation rel, const NaradMetaData *meta, const char *group,
-			  NaradGroupId group_id, int partition, GroupPlace * place,
-			  BlockNumber * map, BlockNumber * last_map, BlockNumber * block)
+			  NaradGroupId group_id, int partition, GroupPlace *place,
+			  BlockNumber *map, BlockNumber *last_map, BlockNumber *block)
 {
 	PGAlignedBlock copy;
 
@@ -459,7 +459,7 @@ look_up_state(Relation rel, const NaradMetaData *meta, const char *group,
 
 /* Makes the state page of a partition.  In a change. */
 static BlockNumber
-make_state_page(Relation rel, NaradLogTopic *topic, GroupPlace * place,
+make_state_page(Relation rel, NaradLogTopic *topic, GroupPlace *place,
 				int partition, BlockNumber map, BlockNumber last_map)
 {
 	PGAlignedBlock image;

@@ -232,7 +232,7 @@ NaradRingHead(NaradLogPartition *part)
  * were overwritten: *pos is then the head.
  */
 bool
-NaradRingRead(NaradLogPartition *part, uint64 * pos, NaradRange *out, int max,
+NaradRingRead(NaradLogPartition *part, uint64 *pos, NaradRange *out, int max,
 			  int *nout)
 {
 	uint64		head;

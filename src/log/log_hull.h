@@ -46,7 +46,7 @@ extern bool NaradHullRestore(NaradLogPartition *part, TransactionId xid,
  * reader must look at all it has waiting.
  */
 extern uint64 NaradRingHead(NaradLogPartition *part);
-extern bool NaradRingRead(NaradLogPartition *part, uint64 * pos,
+extern bool NaradRingRead(NaradLogPartition *part, uint64 *pos,
 						  NaradRange *out, int max, int *nout);
 
 /*

@@ -60,7 +60,7 @@ NaradMetaImageInit(char *image, NaradTopicId topic_id, uint16 kind,
  */
 static bool
 find_changed_range(const char *page, const char *image, bool init,
-				   xl_narad_range * range)
+				   xl_narad_range *range)
 {
 	uint32		old_lower = ((PageHeader) page)->pd_lower;
 	uint32		new_lower = ((PageHeader) image)->pd_lower;
@@ -88,7 +88,7 @@ find_changed_range(const char *page, const char *image, bool init,
 
 /* Registers the pages and inserts the record.  In a critical section. */
 static XLogRecPtr
-insert_meta_update(NaradPageUpdate **changed, xl_narad_range * ranges,
+insert_meta_update(NaradPageUpdate **changed, xl_narad_range *ranges,
 				   int nchanged)
 {
 	xl_narad_meta_update xlrec = {0};

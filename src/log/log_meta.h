@@ -75,7 +75,7 @@ extern bool NaradPageCopyChecked(Relation rel, BlockNumber block, char *copy);
  * Nothing if the old file is empty.  The caller holds AccessExclusiveLock and
  * has called RelationCreateStorage (registering the delete) for the new file.
  */
-extern void NaradMetaCarryOver(Relation rel, const RelFileLocator * newlocator,
+extern void NaradMetaCarryOver(Relation rel, const RelFileLocator *newlocator,
 							   char persistence);
 
 /*

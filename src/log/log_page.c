@@ -256,7 +256,7 @@ read_buffer_careful(Relation rel, BlockNumber block,
 	ResourceOwner owner = ResourceOwnerCreate(outer, "narad page read");
 	uint32		interrupt_holdoff = InterruptHoldoffCount;
 	uint32		cancel_holdoff = QueryCancelHoldoffCount;
-	volatile	Buffer buffer = InvalidBuffer;
+	volatile Buffer buffer = InvalidBuffer;
 
 	CurrentResourceOwner = owner;
 	PG_TRY();
@@ -380,7 +380,7 @@ large_length(const NaradSegmentRef *ref, BlockNumber block, const char *part,
 char *
 NaradLargeAssemble(Relation rel, const NaradSegmentRef *ref, BlockNumber block,
 				   Page page, OffsetNumber item, BufferAccessStrategy strategy,
-				   uint32 * len)
+				   uint32 *len)
 {
 	const NaradDataSpecial *special = NaradDataPageSpecial(page);
 	ItemId		lp = PageGetItemId(page, item);

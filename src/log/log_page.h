@@ -28,6 +28,7 @@ extern bool NaradDataPageIsValid(Page page, NaradTopicId topic_id);
 extern OffsetNumber NaradDataPagePut(Page page, const char *head,
 									 uint32 head_len, const char *body,
 									 uint32 body_len);
+
 /* Free bytes for one more item, its line pointer deducted; 0 when full. */
 extern uint32 NaradDataPageFree(Page page);
 
@@ -48,7 +49,7 @@ typedef enum NaradPageStatus
 	NARAD_PAGE_OK,				/* a data page of the segment asked for */
 	NARAD_PAGE_OTHER,			/* never written, or not of that segment */
 	NARAD_PAGE_DAMAGED			/* cannot be read, or makes no sense */
-}			NaradPageStatus;
+} NaradPageStatus;
 
 /* Called with the buffer share-locked, after `copy` has been filled. */
 typedef void (*NaradPageVisitor) (Page copy, void *arg);
@@ -88,6 +89,6 @@ extern bool NaradRecordVisible(const NaradRecordHeader *hdr, Snapshot snapshot);
 extern char *NaradLargeAssemble(Relation rel, const NaradSegmentRef *ref,
 								BlockNumber block, Page page,
 								OffsetNumber item, BufferAccessStrategy strategy,
-								uint32 * len);
+								uint32 *len);
 
 #endif							/* LOG_PAGE_H */

@@ -103,14 +103,17 @@ typedef struct ReadHint
 	int			partition;
 	uint32		page_no;
 	uint64		sequence;
-}			ReadHint;
+} ReadHint;
 
 static ReadHint read_hints[NHINTS];
 
 /*
- * Damage that this backend met: item 0 for a page that cannot be read, which
- * is not tried again.  The sequence keeps a slot apart from its successor.
+ * Damage that this backend met and logged.  A page that cannot be read is
+ * not tried again.  The sequence keeps a slot apart from its successor.
  */
+#define UNREADABLE_PAGE	0		/* in place of an item */
+#define LOGGED_PAGE		PG_UINT16_MAX
+
 typedef struct KnownDamage
 {
 	NaradTopicId topic_id;
@@ -126,16 +129,16 @@ typedef struct ResolvedKey
 {
 	NaradTopicId topic_id;
 	uint64		partition;
-}			ResolvedKey;
+} ResolvedKey;
 
 typedef struct ResolvedPlace
 {
 	ResolvedKey key;
 	uint64		sequence;
 	uint32		page_no;
-}			ResolvedPlace;
+} ResolvedPlace;
 
-static HTAB * resolved_places = NULL;
+static HTAB *resolved_places = NULL;
 
 #define NRECORDS(page) \
 	((int) PageGetMaxOffsetNumber(page) - NaradFirstRecordItem(page) + 1)
@@ -227,7 +230,7 @@ report_damage(NaradReader *reader, BlockNumber block, OffsetNumber item,
 			 errmsg("skipping damaged records of topic \"%s\", partition %d, offsets " UINT64_FORMAT " to " UINT64_FORMAT,
 					RelationGetRelationName(reader->rel), reader->partition,
 					first, next - 1),
-			 item == InvalidOffsetNumber ?
+			 item == LOGGED_PAGE ?
 			 errdetail("Block %u cannot be read.", block) :
 			 errdetail("The record at (%u,%u) is incomplete, or fails its checksum.",
 					   block, item)));
@@ -369,13 +372,17 @@ copy_page(NaradReader *reader, uint32 page_no, Page copy,
 		  NaradPageVisitor visit)
 {
 	BlockNumber block = reader->segment.first_block + page_no;
+	NaradPageStatus status;
 
-	if (damage_is_known(reader, block, InvalidOffsetNumber, false))
+	if (damage_is_known(reader, block, UNREADABLE_PAGE, false))
 		return NARAD_PAGE_DAMAGED;
-	return NaradDataPageCopy(reader->rel, block, NULL, reader->topic_id,
-							 reader->segment.partition,
-							 reader->segment.sequence, true, copy, visit,
-							 reader);
+	status = NaradDataPageCopy(reader->rel, block, NULL, reader->topic_id,
+							   reader->segment.partition,
+							   reader->segment.sequence, true, copy, visit,
+							   reader);
+	if (status == NARAD_PAGE_DAMAGED)
+		(void) damage_is_known(reader, block, UNREADABLE_PAGE, true);
+	return status;
 }
 
 static NaradPageStatus
@@ -471,13 +478,12 @@ search_page(NaradReader *reader, NaradOffset offset)
 	{
 		uint32		mid = low + (high - low) / 2;
 		uint32		at = mid;
-		NaradDataSpecial *special;
 
 		CHECK_FOR_INTERRUPTS();
 		while (at < high && probe_page(reader, at) != NARAD_PAGE_OK)
 			at++;
-		special = NaradDataPageSpecial(reader->probe.data);
-		if (at < high && special->base_offset <= offset)
+		if (at < high &&
+			NaradDataPageSpecial(reader->probe.data)->base_offset <= offset)
 		{
 			best = at;
 			low = at + 1;
@@ -561,13 +567,17 @@ answer_gap(NaradReader *reader, NaradOffset offset, NaradOffset end,
 	for (; at < reader->npages; at++)
 	{
 		NaradPageStatus status = probe_page(reader, at);
-		NaradDataSpecial *special = NaradDataPageSpecial(reader->probe.data);
 
 		CHECK_FOR_INTERRUPTS();
-		if (status == NARAD_PAGE_OK && special->base_offset > offset)
+		if (status == NARAD_PAGE_OK)
 		{
-			next = Min(next, special->base_offset);
-			break;
+			NaradOffset base = NaradDataPageSpecial(reader->probe.data)->base_offset;
+
+			if (base > offset)
+			{
+				next = Min(next, base);
+				break;
+			}
 		}
 		/* During recovery pages that exist need not be in use yet. */
 		if (status == NARAD_PAGE_DAMAGED ||
@@ -577,7 +587,7 @@ answer_gap(NaradReader *reader, NaradOffset offset, NaradOffset end,
 			BlockNumber block = reader->segment.first_block + at;
 
 			nlost++;
-			if (!damage_is_known(reader, block, InvalidOffsetNumber, true) &&
+			if (!damage_is_known(reader, block, LOGGED_PAGE, true) &&
 				nnew++ == 0)
 				new_block = block;
 		}
@@ -587,7 +597,7 @@ answer_gap(NaradReader *reader, NaradOffset offset, NaradOffset end,
 	result->next = next;
 	result->status = nlost > 0 ? NARAD_READ_CORRUPT : NARAD_READ_DEAD;
 	if (nnew > 0)
-		report_damage(reader, new_block, InvalidOffsetNumber, offset, next,
+		report_damage(reader, new_block, LOGGED_PAGE, offset, next,
 					  Min(next - offset, nnew * NARAD_MAX_ITEMS));
 }
 

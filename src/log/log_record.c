@@ -77,7 +77,7 @@ crc_end(pg_crc32c crc, int partition, NaradOffset offset, int64 time)
 
 /* Errors if the values, uncompressed, are more than a message may be. */
 static void
-check_row_size(TupleDesc desc, Datum * values, bool *isnull)
+check_row_size(TupleDesc desc, Datum *values, bool *isnull)
 {
 	Size		limit = (Size) narad_max_message_size * 1024;
 	Size		size = 0;
@@ -109,7 +109,7 @@ check_row_size(TupleDesc desc, Datum * values, bool *isnull)
  * stays so.
  */
 static void
-fetch_external(TupleDesc desc, Datum * values, bool *isnull)
+fetch_external(TupleDesc desc, Datum *values, bool *isnull)
 {
 	for (int i = NARAD_ATTR_TIME; i < desc->natts; i++)
 	{
@@ -125,7 +125,7 @@ fetch_external(TupleDesc desc, Datum * values, bool *isnull)
 
 /* The longest value that may be compressed and has not been tried, or -1. */
 static int
-find_compressible(TupleDesc desc, Datum * values, bool *isnull,
+find_compressible(TupleDesc desc, Datum *values, bool *isnull,
 				  const bool *tried)
 {
 	int			best = -1;
@@ -158,7 +158,7 @@ find_compressible(TupleDesc desc, Datum * values, bool *isnull,
  * heap would compress.  Returns the size of the row's data.
  */
 static Size
-compress_values(TupleDesc desc, Datum * values, bool *isnull, Size data_len)
+compress_values(TupleDesc desc, Datum *values, bool *isnull, Size data_len)
 {
 	bool	   *tried = palloc0(desc->natts * sizeof(bool));
 
@@ -186,7 +186,7 @@ compress_values(TupleDesc desc, Datum * values, bool *isnull, Size data_len)
  * NaradRecordFinish adds.
  */
 static void
-build_record(NaradRecord *record, TupleDesc desc, Datum * values,
+build_record(NaradRecord *record, TupleDesc desc, Datum *values,
 			 bool *isnull, bool hasnull, Size data_len)
 {
 	Size		bitmap_len = hasnull ? BITMAPLEN(desc->natts) : 0;
@@ -246,7 +246,7 @@ build_record(NaradRecord *record, TupleDesc desc, Datum * values,
  * fetching a value from elsewhere may raise.  No narad lock may be held.
  */
 void
-NaradRecordForm(NaradRecord *record, TupleDesc desc, Datum * values,
+NaradRecordForm(NaradRecord *record, TupleDesc desc, Datum *values,
 				bool *isnull)
 {
 	int			natts = desc->natts;

@@ -40,7 +40,7 @@ typedef struct NaradRecord
  * the values exceed narad.max_message_size.  No catalog access.
  */
 extern void NaradRecordForm(NaradRecord *record, TupleDesc desc,
-							Datum * values, bool *isnull);
+							Datum *values, bool *isnull);
 
 /* Completes header and tuple.  Under the tail lock: no error, no palloc. */
 extern void NaradRecordFinish(NaradRecord *record, TransactionId xmin,

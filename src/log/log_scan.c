@@ -76,7 +76,7 @@ typedef struct NaradScanDesc
 	int			nitems;
 	bool		wanted[NARAD_MAX_ITEMS + 1];
 	PGAlignedBlock page;
-}			NaradScanDesc;
+} NaradScanDesc;
 
 /* ---- visibility, under the page's share lock ---- */
 
@@ -153,7 +153,7 @@ raise_damaged_page(Relation rel, BlockNumber block)
 
 /* Makes a block of a segment the page at hand; false if it holds no rows. */
 static bool
-load_segment_page(NaradScanDesc * scan, const NaradSegmentRef *ref,
+load_segment_page(NaradScanDesc *scan, const NaradSegmentRef *ref,
 				  BlockNumber block, NaradPageVisitor visit)
 {
 	Page		page = (Page) scan->page.data;
@@ -198,7 +198,7 @@ find_block_segment(Relation rel, uint32 segment_pages, BlockNumber block,
 
 /* As load_segment_page for any block of the file. */
 static bool
-load_block(NaradScanDesc * scan, BlockNumber block, NaradPageVisitor visit)
+load_block(NaradScanDesc *scan, BlockNumber block, NaradPageVisitor visit)
 {
 	Relation	rel = scan->base.rs_rd;
 	NaradSegmentRef ref;
@@ -285,7 +285,7 @@ form_row(Relation rel, const NaradSegmentRef *ref, BlockNumber block,
 static bool
 store_row(Relation rel, const NaradSegmentRef *ref, BlockNumber block,
 		  Page page, OffsetNumber item, BufferAccessStrategy strategy,
-		  bool damage_ok, TupleTableSlot * slot)
+		  bool damage_ok, TupleTableSlot *slot)
 {
 	MemoryContext old = MemoryContextSwitchTo(slot->tts_mcxt);
 	HeapTuple	tuple = form_row(rel, ref, block, page, item, strategy,
@@ -301,8 +301,8 @@ store_row(Relation rel, const NaradSegmentRef *ref, BlockNumber block,
 }
 
 static bool
-store_item(NaradScanDesc * scan, OffsetNumber item, bool damage_ok,
-		   TupleTableSlot * slot)
+store_item(NaradScanDesc *scan, OffsetNumber item, bool damage_ok,
+		   TupleTableSlot *slot)
 {
 	return store_row(scan->base.rs_rd, &scan->page_ref, scan->block,
 					 (Page) scan->page.data, item, scan->strategy, damage_ok,
@@ -310,7 +310,7 @@ store_item(NaradScanDesc * scan, OffsetNumber item, bool damage_ok,
 }
 
 static bool
-keys_match(TableScanDesc scan, TupleTableSlot * slot)
+keys_match(TableScanDesc scan, TupleTableSlot *slot)
 {
 	for (int i = 0; i < scan->rs_nkeys; i++)
 	{
@@ -333,7 +333,7 @@ keys_match(TableScanDesc scan, TupleTableSlot * slot)
 /* ---- begin, end, rescan ---- */
 
 static void
-init_strategy(NaradScanDesc * scan)
+init_strategy(NaradScanDesc *scan)
 {
 	if ((scan->base.rs_flags & SO_ALLOW_STRAT) &&
 		scan->nblocks > NBuffers / 4)
@@ -350,7 +350,7 @@ init_strategy(NaradScanDesc * scan)
 
 /* Finds out what there is to scan: once at begin and at each rescan. */
 static void
-init_scan(NaradScanDesc * scan, ScanKey key)
+init_scan(NaradScanDesc *scan, ScanKey key)
 {
 	Relation	rel = scan->base.rs_rd;
 	MemoryContext old = MemoryContextSwitchTo(GetMemoryChunkContext(scan));
@@ -453,7 +453,7 @@ naradam_scan_rescan(TableScanDesc sscan, ScanKey key, bool set_params,
 
 /* Pages of the current segment that may be in use. */
 static uint32
-count_segment_pages(NaradScanDesc * scan)
+count_segment_pages(NaradScanDesc *scan)
 {
 	NaradSegmentRef *ref = &scan->refs[scan->ref];
 	NaradSegmentEntry entry;
@@ -470,7 +470,7 @@ count_segment_pages(NaradScanDesc * scan)
 
 /* The next page with rows in log order, in either direction. */
 static bool
-advance_in_log(NaradScanDesc * scan, bool forward)
+advance_in_log(NaradScanDesc *scan, bool forward)
 {
 	if (!scan->inited)
 	{
@@ -503,7 +503,7 @@ advance_in_log(NaradScanDesc * scan, bool forward)
 
 /* The next page with rows that this participant of a parallel scan gets. */
 static bool
-advance_in_parallel(NaradScanDesc * scan)
+advance_in_parallel(NaradScanDesc *scan)
 {
 	Relation	rel = scan->base.rs_rd;
 	ParallelBlockTableScanDesc parallel =
@@ -532,7 +532,7 @@ advance_in_parallel(NaradScanDesc * scan)
  * snapshot's answer about this row, and no other, is left in it.
  */
 static bool
-take_item(NaradScanDesc * scan, OffsetNumber item, TupleTableSlot * slot)
+take_item(NaradScanDesc *scan, OffsetNumber item, TupleTableSlot *slot)
 {
 	Snapshot	snapshot = scan->base.rs_snapshot;
 
@@ -548,7 +548,7 @@ take_item(NaradScanDesc * scan, OffsetNumber item, TupleTableSlot * slot)
 
 bool
 naradam_scan_getnextslot(TableScanDesc sscan, ScanDirection direction,
-						 TupleTableSlot * slot)
+						 TupleTableSlot *slot)
 {
 	NaradScanDesc *scan = (NaradScanDesc *) sscan;
 	bool		forward = ScanDirectionIsForward(direction);
@@ -584,7 +584,7 @@ naradam_scan_getnextslot(TableScanDesc sscan, ScanDirection direction,
 /* ---- sample scans ---- */
 
 bool
-naradam_scan_sample_next_block(TableScanDesc sscan, SampleScanState * state)
+naradam_scan_sample_next_block(TableScanDesc sscan, SampleScanState *state)
 {
 	NaradScanDesc *scan = (NaradScanDesc *) sscan;
 	TsmRoutine *tsm = state->tsmroutine;
@@ -606,8 +606,8 @@ naradam_scan_sample_next_block(TableScanDesc sscan, SampleScanState * state)
 }
 
 bool
-naradam_scan_sample_next_tuple(TableScanDesc sscan, SampleScanState * state,
-							   TupleTableSlot * slot)
+naradam_scan_sample_next_tuple(TableScanDesc sscan, SampleScanState *state,
+							   TupleTableSlot *slot)
 {
 	NaradScanDesc *scan = (NaradScanDesc *) sscan;
 
@@ -670,7 +670,7 @@ naradam_scan_analyze_next_block(TableScanDesc sscan, BlockNumber block,
 bool
 naradam_scan_analyze_next_tuple(TableScanDesc sscan,
 								TransactionId oldest_xmin, double *liverows,
-								double *deadrows, TupleTableSlot * slot)
+								double *deadrows, TupleTableSlot *slot)
 {
 	NaradScanDesc *scan = (NaradScanDesc *) sscan;
 
@@ -695,7 +695,7 @@ typedef struct FetchArg
 	Snapshot	snapshot;
 	OffsetNumber item;
 	bool		visible;
-}			FetchArg;
+} FetchArg;
 
 /* Visitor: whether the snapshot sees one record. */
 static void
@@ -720,7 +720,7 @@ find_one_visible(Page page, void *arg)
  */
 static bool
 fetch_row(Relation rel, ItemPointer tid, Snapshot snapshot,
-		  TupleTableSlot * slot)
+		  TupleTableSlot *slot)
 {
 	BlockNumber block = ItemPointerGetBlockNumberNoCheck(tid);
 	NaradRelInfo *info;
@@ -755,7 +755,7 @@ fetch_row(Relation rel, ItemPointer tid, Snapshot snapshot,
 
 bool
 naradam_tuple_fetch_row_version(Relation rel, ItemPointer tid,
-								Snapshot snapshot, TupleTableSlot * slot)
+								Snapshot snapshot, TupleTableSlot *slot)
 {
 	/* There is no lock finer than the topic. */
 	if (IsMVCCSnapshot(snapshot))
@@ -781,7 +781,7 @@ naradam_tuple_get_latest_tid(TableScanDesc scan, ItemPointer tid)
  * knows best.
  */
 bool
-naradam_tuple_satisfies_snapshot(Relation rel, TupleTableSlot * slot,
+naradam_tuple_satisfies_snapshot(Relation rel, TupleTableSlot *slot,
 								 Snapshot snapshot)
 {
 	return fetch_row(rel, &slot->tts_tid, snapshot, NULL);
@@ -798,19 +798,19 @@ naradam_index_fetch_begin(Relation rel)
 }
 
 void
-naradam_index_fetch_reset(IndexFetchTableData * fetch)
+naradam_index_fetch_reset(IndexFetchTableData *fetch)
 {
 }
 
 void
-naradam_index_fetch_end(IndexFetchTableData * fetch)
+naradam_index_fetch_end(IndexFetchTableData *fetch)
 {
 	pfree(fetch);
 }
 
 bool
-naradam_index_fetch_tuple(IndexFetchTableData * fetch, ItemPointer tid,
-						  Snapshot snapshot, TupleTableSlot * slot,
+naradam_index_fetch_tuple(IndexFetchTableData *fetch, ItemPointer tid,
+						  Snapshot snapshot, TupleTableSlot *slot,
 						  bool *call_again, bool *all_dead)
 {
 	*call_again = false;

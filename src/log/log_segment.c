@@ -198,7 +198,7 @@ fill_ref(NaradSegmentRef *ref, const NaradSegmentEntry *entry,
 /* Where sub-slot `sub` (from 1) of a split slot is described, and lies. */
 static void
 locate_subslot(BlockNumber slot_block, uint32 sub, uint32 class_pages,
-			   BlockNumber * dir_block, int *dir_index, BlockNumber * block)
+			   BlockNumber *dir_block, int *dir_index, BlockNumber *block)
 {
 	*dir_block = slot_block + (sub - 1) / NARAD_ENTRIES_PER_PAGE;
 	*dir_index = (sub - 1) % NARAD_ENTRIES_PER_PAGE;
@@ -213,7 +213,7 @@ locate_subslot(BlockNumber slot_block, uint32 sub, uint32 class_pages,
  */
 bool
 NaradSegmentOfBlock(Relation rel, uint32 segment_pages, BlockNumber block,
-					NaradSegmentEntry *entry, BlockNumber * first_block)
+					NaradSegmentEntry *entry, BlockNumber *first_block)
 {
 	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
 	BlockNumber slot_block;
@@ -340,7 +340,7 @@ typedef struct SegmentListState
 	NaradSegmentRef *refs;
 	int			nrefs;
 	int			capacity;
-}			SegmentListState;
+} SegmentListState;
 
 static void
 collect_segment(const NaradSegmentEntry *entry, const NaradSegmentRef *ref,
@@ -422,7 +422,7 @@ NaradSegmentReadEntry(Relation rel, const NaradSegmentRef *ref,
  */
 void
 NaradSegmentWriteEntries(Relation rel, NaradTopicId topic_id,
-						 NaradEntryChange * changes, int nchanges)
+						 NaradEntryChange *changes, int nchanges)
 {
 	static PGAlignedBlock images[2];
 	NaradPageUpdate updates[2];

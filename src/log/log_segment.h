@@ -34,8 +34,10 @@ typedef struct NaradSegmentRef
 extern BlockNumber NaradSlotDirectoryBlock(uint32 slot, uint32 segment_pages);
 extern BlockNumber NaradSlotFirstBlock(uint32 slot, uint32 segment_pages);
 extern uint32 NaradClassPages(int size_class, uint32 segment_pages);
+
 /* Usable sub-slots, numbered 1 to the result, of a slot split by a class. */
 extern uint32 NaradClassSubslots(int size_class, uint32 segment_pages);
+
 /* Smallest class for a partition's segment, given how many it had and need. */
 extern int	NaradClassFor(uint64 sequence, uint32 need_pages, uint32 segment_pages);
 
@@ -46,7 +48,7 @@ extern int	NaradClassFor(uint64 sequence, uint32 need_pages, uint32 segment_page
  */
 extern bool NaradSegmentOfBlock(Relation rel, uint32 segment_pages,
 								BlockNumber block, NaradSegmentEntry *entry,
-								BlockNumber * first_block);
+								BlockNumber *first_block);
 
 /*
  * Walks the whole directory, calling back for each entry that is not free
@@ -90,9 +92,9 @@ typedef struct NaradEntryChange
 {
 	const NaradSegmentRef *ref;
 	NaradSegmentEntry entry;
-}			NaradEntryChange;
+} NaradEntryChange;
 extern void NaradSegmentWriteEntries(Relation rel, NaradTopicId topic_id,
-									 NaradEntryChange * changes, int nchanges);
+									 NaradEntryChange *changes, int nchanges);
 
 /* One fresh zeroed page for state and group pages; its block number. */
 extern BlockNumber NaradMetaPageAllocate(Relation rel, struct NaradLogTopic *topic);

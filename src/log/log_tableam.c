@@ -101,7 +101,7 @@ check_explicit_position(Relation rel, int64 offset, bool has_time, int64 time)
 
 /* Takes what the row says about its position, and forms its record. */
 static void
-prepare_item(Relation rel, TupleTableSlot * slot, NaradAppendItem *item)
+prepare_item(Relation rel, TupleTableSlot *slot, NaradAppendItem *item)
 {
 	Datum	   *values = slot->tts_values;
 	bool	   *isnull = slot->tts_isnull;
@@ -221,7 +221,7 @@ append_items(Relation rel, NaradAppendItem **items, int nitems, CommandId cid)
  * the three; one that holds a tuple gets another, system columns included.
  */
 static void
-write_back(Relation rel, TupleTableSlot * slot, NaradAppendItem *item)
+write_back(Relation rel, TupleTableSlot *slot, NaradAppendItem *item)
 {
 	if (TTS_IS_VIRTUAL(slot))
 	{
@@ -251,7 +251,7 @@ write_back(Relation rel, TupleTableSlot * slot, NaradAppendItem *item)
  * callers insert any number of rows in one.
  */
 static void
-naradam_multi_insert(Relation rel, TupleTableSlot * *slots, int nslots,
+naradam_multi_insert(Relation rel, TupleTableSlot **slots, int nslots,
 					 CommandId cid, int options, struct BulkInsertStateData *bistate)
 {
 	MemoryContext work;
@@ -290,7 +290,7 @@ naradam_multi_insert(Relation rel, TupleTableSlot * *slots, int nslots,
 }
 
 static void
-naradam_tuple_insert(Relation rel, TupleTableSlot * slot, CommandId cid,
+naradam_tuple_insert(Relation rel, TupleTableSlot *slot, CommandId cid,
 					 int options, struct BulkInsertStateData *bistate)
 {
 	naradam_multi_insert(rel, &slot, 1, cid, options, bistate);
@@ -309,7 +309,7 @@ refuse_conflict_clause(Relation rel)
 }
 
 static void
-naradam_tuple_insert_speculative(Relation rel, TupleTableSlot * slot,
+naradam_tuple_insert_speculative(Relation rel, TupleTableSlot *slot,
 								 CommandId cid, int options,
 								 struct BulkInsertStateData *bistate, uint32 token)
 {
@@ -317,7 +317,7 @@ naradam_tuple_insert_speculative(Relation rel, TupleTableSlot * slot,
 }
 
 static void
-naradam_tuple_complete_speculative(Relation rel, TupleTableSlot * slot,
+naradam_tuple_complete_speculative(Relation rel, TupleTableSlot *slot,
 								   uint32 token, bool succeeded)
 {
 	refuse_conflict_clause(rel);
@@ -326,7 +326,7 @@ naradam_tuple_complete_speculative(Relation rel, TupleTableSlot * slot,
 static TM_Result
 naradam_tuple_delete(Relation rel, ItemPointer tid, CommandId cid,
 					 Snapshot snapshot, Snapshot crosscheck, bool wait,
-					 TM_FailureData * tmfd, bool changing_part)
+					 TM_FailureData *tmfd, bool changing_part)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -338,9 +338,9 @@ naradam_tuple_delete(Relation rel, ItemPointer tid, CommandId cid,
 }
 
 static TM_Result
-naradam_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot * slot,
+naradam_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot *slot,
 					 CommandId cid, Snapshot snapshot, Snapshot crosscheck,
-					 bool wait, TM_FailureData * tmfd, LockTupleMode * lockmode,
+					 bool wait, TM_FailureData *tmfd, LockTupleMode *lockmode,
 					 NaradCompatUpdateIndexes * update_indexes)
 {
 	ereport(ERROR,
@@ -359,9 +359,9 @@ naradam_tuple_update(Relation rel, ItemPointer otid, TupleTableSlot * slot,
  */
 static TM_Result
 naradam_tuple_lock(Relation rel, ItemPointer tid, Snapshot snapshot,
-				   TupleTableSlot * slot, CommandId cid, LockTupleMode mode,
+				   TupleTableSlot *slot, CommandId cid, LockTupleMode mode,
 				   LockWaitPolicy wait_policy, uint8 flags,
-				   TM_FailureData * tmfd)
+				   TM_FailureData *tmfd)
 {
 	if (mode == LockTupleKeyShare)
 	{
@@ -442,7 +442,7 @@ static const TableAmRoutine naradam_methods = {
  *
  * The one table of callbacks; by its address topics are told from others.
  */
-const		TableAmRoutine *
+const TableAmRoutine *
 NaradTableAm(void)
 {
 	return &naradam_methods;

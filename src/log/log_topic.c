@@ -54,13 +54,13 @@ typedef struct NaradLogTopicCtl
 {
 	LWLock		lock;			/* rank hash, over the chains */
 	NaradLogTopic *buckets[TOPIC_BUCKETS];
-}			NaradLogTopicCtl;
+} NaradLogTopicCtl;
 
-static NaradLogTopicCtl * TopicCtl;
+static NaradLogTopicCtl *TopicCtl;
 
 /* This transaction's business with files; see NaradLogFilesMayGo. */
 static bool files_may_go;
-static RelFileLocator * doomed_files;
+static RelFileLocator *doomed_files;
 static int	ndoomed_files;
 static NaradTopicId *moved_topics;
 static int	nmoved_topics;
@@ -118,7 +118,7 @@ typedef struct FoundSegment
 {
 	NaradSegmentRef ref;
 	NaradSegmentEntry entry;
-}			FoundSegment;
+} FoundSegment;
 
 /* A record of a transaction that was prepared before the server started. */
 typedef struct FoundPending
@@ -126,7 +126,7 @@ typedef struct FoundPending
 	int			partition;
 	TransactionId xid;			/* top-level */
 	NaradOffset offset;
-}			FoundPending;
+} FoundPending;
 
 typedef struct TopicBuild
 {
@@ -142,7 +142,7 @@ typedef struct TopicBuild
 	FoundPending *pending;
 	int			npending;
 	int			pending_capacity;
-}			TopicBuild;
+} TopicBuild;
 
 static void
 collect_segment(const NaradSegmentEntry *entry, const NaradSegmentRef *ref,
@@ -180,8 +180,8 @@ collect_segment(const NaradSegmentEntry *entry, const NaradSegmentRef *ref,
 static int
 compare_found(const void *a, const void *b)
 {
-	const		FoundSegment *left = a;
-	const		FoundSegment *right = b;
+	const FoundSegment *left = a;
+	const FoundSegment *right = b;
 	bool		left_spare = left->entry.state == NARAD_SEGMENT_SPARE;
 	bool		right_spare = right->entry.state == NARAD_SEGMENT_SPARE;
 
@@ -200,7 +200,7 @@ compare_found(const void *a, const void *b)
  * says.  Those with records always are.
  */
 static uint32
-existing_pages(TopicBuild * build, const FoundSegment * segment)
+existing_pages(TopicBuild *build, const FoundSegment *segment)
 {
 	BlockNumber first = segment->ref.first_block;
 
@@ -211,7 +211,7 @@ existing_pages(TopicBuild * build, const FoundSegment * segment)
 
 /* Is it a data page of the segment? */
 static bool
-is_page_of(TopicBuild * build, const FoundSegment * segment, Page page)
+is_page_of(TopicBuild *build, const FoundSegment *segment, Page page)
 {
 	NaradDataSpecial *special;
 
@@ -224,7 +224,7 @@ is_page_of(TopicBuild * build, const FoundSegment * segment, Page page)
 
 /* The offset after the last record that begins on a page, and its time. */
 static NaradOffset
-page_end(Page page, int64 * time)
+page_end(Page page, int64 *time)
 {
 	NaradDataSpecial *special = NaradDataPageSpecial(page);
 	OffsetNumber last = PageGetMaxOffsetNumber(page);
@@ -240,12 +240,12 @@ page_end(Page page, int64 * time)
 
 /* Finds the tail of a partition in its open segment. */
 static void
-recover_tail(TopicBuild * build, NaradLogPartition *part,
-			 const FoundSegment * segment)
+recover_tail(TopicBuild *build, NaradLogPartition *part,
+			 const FoundSegment *segment)
 {
 	uint32		prepared = existing_pages(build, segment);
 	NaradOffset end = segment->entry.first_offset;
-	bool		damaged = false;
+	uint32		damaged = 0;	/* one past the last damaged page */
 	PGAlignedBlock copy;
 	uint32		page;
 	int64		time;
@@ -255,7 +255,7 @@ recover_tail(TopicBuild * build, NaradLogPartition *part,
 		if (!NaradPageCopyChecked(build->rel,
 								  segment->ref.first_block + page - 1,
 								  copy.data))
-			damaged = true;
+			damaged = Max(damaged, page);
 		else if (is_page_of(build, segment, (Page) copy.data))
 		{
 			end = Max(end, page_end((Page) copy.data, &time));
@@ -267,7 +267,7 @@ recover_tail(TopicBuild * build, NaradLogPartition *part,
 	part->has_open = true;
 	part->open = segment->ref;
 	part->open_prepared = prepared;
-	part->next_page = page;
+	part->next_page = Max(page, damaged);	/* readers must meet the damage */
 	part->open_epoch = segment->entry.epoch;
 	part->newest_xid = U64FromFullTransactionId(ReadNextFullTransactionId());
 	part->first_time = part->last_time;
@@ -276,15 +276,15 @@ recover_tail(TopicBuild * build, NaradLogPartition *part,
 		is_page_of(build, segment, (Page) copy.data))
 		part->first_time = NaradDataPageSpecial(copy.data)->base_time;
 
-	if (damaged)
+	if (damaged > 0)
 	{
 		NaradOffset skipped = end +
-		(uint64) (prepared - page + 1) * (NARAD_MAX_DELTA + 1);
+		(uint64) (damaged - page + 1) * (NARAD_MAX_DELTA + 1);
 
 		part->must_seal = true;
 		ereport(LOG,
 				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("end of partition %u of topic \"%s\" is damaged after block %u",
+				 errmsg("end of partition %u of topic \"%s\" is damaged from block %u on",
 						segment->entry.partition,
 						RelationGetRelationName(build->rel),
 						segment->ref.first_block + page),
@@ -297,7 +297,7 @@ recover_tail(TopicBuild * build, NaradLogPartition *part,
 
 /* Remembers records of prepared transactions in a segment's first pages. */
 static void
-find_pending(TopicBuild * build, const FoundSegment * segment, uint32 npages,
+find_pending(TopicBuild *build, const FoundSegment *segment, uint32 npages,
 			 TransactionId oldest)
 {
 	PGAlignedBlock copy;
@@ -344,11 +344,11 @@ find_pending(TopicBuild * build, const FoundSegment * segment, uint32 npages,
 
 /* One partition from its segments, sorted; those of state spare come last. */
 static void
-build_partition(TopicBuild * build, NaradLogPartition *part,
-				const FoundSegment * segments, int nsegments, NaradOffset base,
+build_partition(TopicBuild *build, NaradLogPartition *part,
+				const FoundSegment *segments, int nsegments, NaradOffset base,
 				TransactionId oldest)
 {
-	const		FoundSegment *last;
+	const FoundSegment *last;
 	int			nmap = 0;
 
 	part->last_time = PG_INT64_MIN;
@@ -407,7 +407,7 @@ build_partition(TopicBuild * build, NaradLogPartition *part,
  * that is not attached yet (besides our own).
  */
 static void
-build_local(TopicBuild * build)
+build_local(TopicBuild *build)
 {
 	NaradOffset *bases;
 	TransactionId oldest = InvalidTransactionId;
@@ -466,7 +466,7 @@ free_topic(NaradLogTopic *topic)
 /* Makes a partition's locks, lists and map; false when out of memory. */
 static bool
 init_partition(NaradLogPartition *part, const NaradLogPartition *local,
-			   int partition, const FoundSegment * segments)
+			   int partition, const FoundSegment *segments)
 {
 	uint32		i;
 
@@ -480,7 +480,8 @@ init_partition(NaradLogPartition *part, const NaradLogPartition *local,
 					   pg_atomic_read_u64(&unconstify(NaradLogPartition *, local)->end_offset));
 	pg_atomic_init_u64(&part->start_offset,
 					   pg_atomic_read_u64(&unconstify(NaradLogPartition *, local)->start_offset));
-	pg_atomic_init_u32(&part->tail_block, part->next_page > 0 ?
+	pg_atomic_init_u32(&part->tail_block,
+					   part->next_page > 0 && !part->must_seal ?
 					   part->open.first_block + part->next_page - 1 :
 					   InvalidBlockNumber);
 	pg_atomic_init_u64(&part->corrupt_records, 0);
@@ -499,7 +500,7 @@ init_partition(NaradLogPartition *part, const NaradLogPartition *local,
 
 /* The shared topic from what was built; NULL when out of memory. */
 static NaradLogTopic *
-build_shared(TopicBuild * build)
+build_shared(TopicBuild *build)
 {
 	NaradLogTopic *topic = NaradAlloc(sizeof(NaradLogTopic));
 	int			partition;
@@ -571,7 +572,7 @@ build_shared(TopicBuild * build)
 }
 
 static NaradLogTopic **
-find_bucket(const RelFileLocator * locator)
+find_bucket(const RelFileLocator *locator)
 {
 	uint32		hash = hash_bytes((const unsigned char *) locator,
 								  sizeof(RelFileLocator));
@@ -581,7 +582,7 @@ find_bucket(const RelFileLocator * locator)
 
 /* The link to a file's topic, or to the chain's end.  Under the hash lock. */
 static NaradLogTopic **
-find_link(const RelFileLocator * locator)
+find_link(const RelFileLocator *locator)
 {
 	NaradLogTopic **link = find_bucket(locator);
 

@@ -160,6 +160,7 @@ extern void NaradLogTopicSettleEpoch(Relation rel, NaradLogTopic *topic);
 
 /* A transaction id of about now with its epoch: U64 of FullTransactionId. */
 extern uint64 NaradFullXid(TransactionId xid);
+
 /* The same of the oldest transaction running in the server. */
 extern uint64 NaradOldestRunningXid(void);
 

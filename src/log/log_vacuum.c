@@ -56,7 +56,7 @@ NaradTupleEstimate(NaradLogTopic *topic, BlockNumber nblocks)
 }
 
 void
-naradam_relation_vacuum(Relation rel, VacuumParams * params,
+naradam_relation_vacuum(Relation rel, VacuumParams *params,
 						BufferAccessStrategy strategy)
 {
 	TimestampTz start = GetCurrentTimestamp();

@@ -14,8 +14,13 @@
 #include "log/log_topic.h"
 #include "storage/bufmgr.h"
 
-extern void naradam_relation_vacuum(Relation rel, VacuumParams * params,
+/* Callbacks are for the table of log_tableam.c, not for other libraries. */
+#pragma GCC visibility push(hidden)
+
+extern void naradam_relation_vacuum(Relation rel, VacuumParams *params,
 									BufferAccessStrategy strategy);
+
+#pragma GCC visibility pop
 
 /* Offsets in use in a file of nblocks, from shared memory. */
 extern double NaradTupleEstimate(NaradLogTopic *topic, BlockNumber nblocks);

@@ -34,7 +34,7 @@
 static object_access_hook_type previous_access_hook;
 
 /* The database that this transaction drops: one a command, in no block. */
-static Oid dropped_database;
+static Oid	dropped_database;
 
 /* Runs before the layers above: what was appended is decided now. */
 static void

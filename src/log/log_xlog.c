@@ -89,7 +89,7 @@ NaradXLogAppend(Relation rel, Buffer buffer, OffsetNumber first,
 
 /* Adds the items of an append record to its page. */
 static void
-replay_items(Page page, const uint16 * lengths, int nitems, const char *bytes,
+replay_items(Page page, const uint16 *lengths, int nitems, const char *bytes,
 			 Size nbytes)
 {
 	PageHeader	ph = (PageHeader) page;
@@ -116,7 +116,7 @@ replay_items(Page page, const uint16 * lengths, int nitems, const char *bytes,
 }
 
 static void
-redo_append(XLogReaderState * record)
+redo_append(XLogReaderState *record)
 {
 	xl_narad_append *xlrec = (xl_narad_append *) XLogRecGetData(record);
 	bool		init = (XLogRecGetInfo(record) & XLOG_NARAD_INIT_PAGE) != 0;
@@ -163,7 +163,7 @@ redo_append(XLogReaderState * record)
 
 /* Applies one block's range to its page. */
 static void
-replay_range(Page page, const xl_narad_range * range, const char *bytes,
+replay_range(Page page, const xl_narad_range *range, const char *bytes,
 			 Size nbytes, bool init)
 {
 	PageHeader	ph = (PageHeader) page;
@@ -183,7 +183,7 @@ replay_range(Page page, const xl_narad_range * range, const char *bytes,
 }
 
 static void
-redo_meta_update(XLogReaderState * record)
+redo_meta_update(XLogReaderState *record)
 {
 	xl_narad_meta_update *xlrec =
 	(xl_narad_meta_update *) XLogRecGetData(record);
@@ -232,7 +232,7 @@ redo_meta_update(XLogReaderState * record)
  * Replays one record.  In the startup process: no catalog, no waiting.
  */
 void
-NaradXLogRedo(XLogReaderState * record)
+NaradXLogRedo(XLogReaderState *record)
 {
 	uint8		info = XLogRecGetInfo(record) & ~XLR_INFO_MASK;
 
@@ -255,7 +255,7 @@ NaradXLogRedo(XLogReaderState * record)
  * Describes a record for pg_walinspect and error contexts.
  */
 void
-NaradXLogDesc(StringInfo buf, XLogReaderState * record)
+NaradXLogDesc(StringInfo buf, XLogReaderState *record)
 {
 	uint8		info = XLogRecGetInfo(record) & ~XLR_INFO_MASK;
 	char	   *data = XLogRecGetData(record);

@@ -39,7 +39,7 @@ typedef struct xl_narad_append
 	uint32		partition;
 	uint16		nitems;
 	uint16		flags;			/* XLNA_* */
-}			xl_narad_append;
+} xl_narad_append;
 
 /* The first item is a continuation of a large record. */
 #define XLNA_CONTINUATION		0x0001
@@ -54,7 +54,7 @@ typedef struct xl_narad_append
 typedef struct xl_narad_meta_update
 {
 	uint32		init_blocks;	/* bit per block id */
-}			xl_narad_meta_update;
+} xl_narad_meta_update;
 
 typedef struct xl_narad_range
 {
@@ -62,7 +62,7 @@ typedef struct xl_narad_range
 	uint16		length;
 	uint16		lower;			/* new pd_lower */
 	uint16		special_size;	/* with init */
-}			xl_narad_range;
+} xl_narad_range;
 
 /*
  * Logs items first .. last, just placed at the end of a data page by the
@@ -72,8 +72,8 @@ typedef struct xl_narad_range
 extern void NaradXLogAppend(Relation rel, Buffer buffer, OffsetNumber first,
 							OffsetNumber last, uint16 old_upper, bool init);
 
-extern void NaradXLogRedo(XLogReaderState * record);
-extern void NaradXLogDesc(StringInfo buf, XLogReaderState * record);
+extern void NaradXLogRedo(XLogReaderState *record);
+extern void NaradXLogDesc(StringInfo buf, XLogReaderState *record);
 extern const char *NaradXLogIdentify(uint8 info);
 extern void NaradXLogMask(char *pagedata, BlockNumber block);
 

@@ -523,8 +523,8 @@ compare_claims(const void *a, const void *b)
 }
 
 /*
- * Reads what was claimed, in the order of offsets, until the batch is full; what was not read is given
- * back later.  No narad lock is held.
+ * Reads what was claimed, in the order of offsets, until the batch is full;
+ * what was not read is given back later.  No narad lock is held.
  */
 static void
 read_group(NaradConsumer *c)

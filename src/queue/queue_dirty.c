@@ -56,19 +56,19 @@ typedef struct NaradDatabase
 	dlist_head	dirty;			/* of NaradShard.dirty_node */
 	int			ndirty;
 	pg_atomic_uint32 nattached; /* backends that use topics here */
-}			NaradDatabase;
+} NaradDatabase;
 
 typedef struct NaradDirtyCtl
 {
 	LWLock		lock;
 	Latch	   *launcher_latch;
 	dlist_head	databases;
-}			NaradDirtyCtl;
+} NaradDirtyCtl;
 
-static NaradDirtyCtl * DirtyCtl;
+static NaradDirtyCtl *DirtyCtl;
 
 /* This backend's database, once it was announced; entries are not freed. */
-static NaradDatabase * my_database;
+static NaradDatabase *my_database;
 
 /* The lock is held. */
 static NaradDatabase *
@@ -117,7 +117,7 @@ wake_launcher(void)
 
 /* There is something to do: wakes the worker, or has one started. */
 static void
-want_worker(NaradDatabase * db)
+want_worker(NaradDatabase *db)
 {
 	db->is_wanted = true;
 	if (db->worker_latch != NULL)
@@ -355,7 +355,7 @@ NaradDirtyAttached(void)
  * Where to knock when a database wants a worker.
  */
 void
-NaradDirtySetLauncher(Latch * latch)
+NaradDirtySetLauncher(Latch *latch)
 {
 	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
 	DirtyCtl->launcher_latch = latch;
@@ -370,7 +370,7 @@ NaradDirtySetLauncher(Latch * latch)
  * failed may be tried again, -1 if there is none.
  */
 int
-NaradDirtyWanting(Oid * databases, int max, long *next_ms)
+NaradDirtyWanting(Oid *databases, int max, long *next_ms)
 {
 	int64		now = NaradClockNow();
 	int			ndatabases = 0;
@@ -431,7 +431,7 @@ NaradDirtyBecomeWorker(void)
 
 /* Doubles the wait before the next start. */
 static void
-back_off(NaradDatabase * db)
+back_off(NaradDatabase *db)
 {
 	db->retry_delay = db->retry_delay == 0 ? RETRY_FIRST_US :
 		Min(db->retry_delay * 2, RETRY_LAST_US);
@@ -554,7 +554,7 @@ NaradDirtyIsBarred(void)
  * NaradDirtyForgetDatabase
  *
  * The database was dropped, and its shards were freed before: its entry may
- * serve another one.  Bars stand until they are lifted.
+ * serve another one.  Bars are gone with it; lifting one finds nothing.
  */
 void
 NaradDirtyForgetDatabase(Oid database)
@@ -563,11 +563,11 @@ NaradDirtyForgetDatabase(Oid database)
 
 	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
 	db = find_database(database);
-	if (db != NULL && db->ndirty == 0 && db->nbars == 0 &&
-		db->worker_pid == 0 && pg_atomic_read_u32(&db->nattached) == 0)
+	if (db != NULL && db->ndirty == 0 && db->worker_pid == 0)
 	{
 		db->database = InvalidOid;
 		db->is_wanted = db->is_starting = false;
+		db->nbars = 0;
 		db->retry_at = db->retry_delay = 0;
 	}
 	LWLockRelease(&DirtyCtl->lock);

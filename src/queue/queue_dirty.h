@@ -53,11 +53,11 @@ extern void NaradDirtyAttach(void);
 extern uint32 NaradDirtyAttached(void);
 
 /* Launcher and worker side. */
-extern void NaradDirtySetLauncher(Latch * latch);	/* NULL: gone */
+extern void NaradDirtySetLauncher(Latch *latch);	/* NULL: gone */
 
 /* Databases that need a worker and have none; marks them as being started.
  * *next_ms: when to ask again, or -1. */
-extern int	NaradDirtyWanting(Oid * databases, int max, long *next_ms);
+extern int	NaradDirtyWanting(Oid *databases, int max, long *next_ms);
 
 /* This process is the worker of its database; false if there is another, or
  * the database is barred. */

@@ -78,7 +78,7 @@ remember_group(NaradQueueTopic *topic, const NaradGroupEntry *entry)
 		return NULL;
 	}
 	group->group_id = entry->group_id;
-	strlcpy(group->name, entry->name, NAMEDATALEN);
+	memcpy(group->name, entry->name, NAMEDATALEN);
 	group->npartitions = topic->npartitions;
 	group->paused = entry->paused != 0;
 	group->generation = entry->generation;
@@ -101,8 +101,8 @@ check_group_name(const char *name)
 				 errdetail("It must have fewer than %d bytes.", NAMEDATALEN)));
 }
 
-static void report_missing_group(Relation rel, const char *name)
-			pg_attribute_noreturn();
+NARAD_NORETURN static void report_missing_group(Relation rel,
+												const char *name);
 
 static void
 report_missing_group(Relation rel, const char *name)
@@ -193,7 +193,7 @@ NaradGroupById(NaradQueueTopic *topic, NaradGroupId group_id)
  */
 static bool
 probe_time(NaradReader *reader, TupleDesc desc, NaradOffset from,
-		   NaradOffset to, NaradOffset *at, TimestampTz * time)
+		   NaradOffset to, NaradOffset *at, TimestampTz *time)
 {
 	NaradRead	read;
 	bool		isnull;

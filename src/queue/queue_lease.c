@@ -49,7 +49,7 @@ bucket_of(NaradOffset offset, uint32 nbuckets)
 
 /* The heap has the greatest first: the earliest deadline has to be that. */
 static int
-compare_deadlines(const pairingheap_node * a, const pairingheap_node * b,
+compare_deadlines(const pairingheap_node *a, const pairingheap_node *b,
 				  void *arg)
 {
 	const NaradLease *x = pairingheap_const_container(NaradLease, heap_node, a);

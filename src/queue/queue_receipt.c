@@ -45,7 +45,7 @@ static uint64 nonces[NONCE_BATCH];
 static int	nnonces = 0;
 
 static uint8 *
-put_bytes(uint8 * p, uint64 value, int nbytes)
+put_bytes(uint8 *p, uint64 value, int nbytes)
 {
 	for (int i = nbytes - 1; i >= 0; i--)
 		*p++ = (uint8) (value >> (8 * i));
@@ -53,7 +53,7 @@ put_bytes(uint8 * p, uint64 value, int nbytes)
 }
 
 static const uint8 *
-get_bytes(const uint8 * p, uint64 * value, int nbytes)
+get_bytes(const uint8 *p, uint64 *value, int nbytes)
 {
 	*value = 0;
 	for (int i = 0; i < nbytes; i++)
@@ -100,10 +100,10 @@ NaradReceiptFormat(const NaradReceipt *receipt, char *text)
 		uint32		three;
 
 		three = (bytes[i] << 16) | (bytes[i + 1] << 8) | bytes[i + 2];
-		*text++ = alphabet[(three >> 18) & 63];
-		*text++ = alphabet[(three >> 12) & 63];
-		*text++ = alphabet[(three >> 6) & 63];
-		*text++ = alphabet[three & 63];
+		*text ++= alphabet[(three >> 18) & 63];
+		*text ++= alphabet[(three >> 12) & 63];
+		*text ++= alphabet[(three >> 6) & 63];
+		*text ++= alphabet[three & 63];
 	}
 	*text = '\0';
 }
@@ -117,7 +117,7 @@ bool
 NaradReceiptParse(const char *text, int len, NaradReceipt *receipt)
 {
 	uint8		bytes[NARAD_RECEIPT_BYTES];
-	const		uint8 *p = bytes;
+	const uint8 *p = bytes;
 	uint64		value;
 
 	if (len != NARAD_RECEIPT_LEN)
@@ -128,7 +128,7 @@ NaradReceiptParse(const char *text, int len, NaradReceipt *receipt)
 
 		for (int j = 0; j < 4; j++)
 		{
-			int			digit = digit_value(*text++);
+			int			digit = digit_value(*text ++);
 
 			if (digit < 0)
 				return false;

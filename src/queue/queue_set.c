@@ -391,7 +391,7 @@ NaradSetContains(const NaradSet *set, NaradOffset offset)
  * NARAD_CHUNK_SIZE if there is none.
  */
 static uint32
-next_bit(const uint64 * bits, uint32 bit, uint64 flip)
+next_bit(const uint64 *bits, uint32 bit, uint64 flip)
 {
 	uint32		word = bit / WORD_BITS;
 	uint64		rest;

@@ -239,7 +239,7 @@ NaradNack(const NaradReceipt *receipt, int64 delay)
  * Otherwise as NaradAck.
  */
 NaradSettleStatus
-NaradExtend(const NaradReceipt *receipt, int64 timeout, TimestampTz * expires_at)
+NaradExtend(const NaradReceipt *receipt, int64 timeout, TimestampTz *expires_at)
 {
 	NaradSettleTarget target;
 	NaradSettleStatus status;

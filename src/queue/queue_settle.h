@@ -40,14 +40,14 @@ extern NaradSettleStatus NaradNack(const NaradReceipt *receipt, int64 delay);
 
 /* timeout in us, -1: the topic's visibility_timeout. */
 extern NaradSettleStatus NaradExtend(const NaradReceipt *receipt, int64 timeout,
-									 TimestampTz * expires_at);
+									 TimestampTz *expires_at);
 
 /* "expired", "leased_again", "settled", ... */
 extern const char *NaradSettleReason(NaradSettleStatus status);
 
 /* ERROR NR410 with a DETAIL for the status. */
 NARAD_NORETURN extern void NaradSettleReport(NaradSettleStatus status,
-							  const NaradReceipt *receipt);
+											 const NaradReceipt *receipt);
 
 /*
  * What becomes of a lease that is not settled.  The shard lock is held

@@ -13,7 +13,7 @@
 
 #include "queue/queue_shard.h"
 
-/* Fills a new shard's frontier, settled set, delivery counts from its pages. */
+/* queue_load.c: fills a new shard's frontier, settled set, delivery counts. */
 extern void NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard);
 
 /*

@@ -66,24 +66,24 @@ typedef struct NaradTopicEntry
 {
 	NaradQueueTopic topic;
 	struct NaradTopicEntry *next;	/* in its chain; TopicCtl->lock */
-}			NaradTopicEntry;
+} NaradTopicEntry;
 
 typedef struct NaradTopicCtl
 {
 	LWLock		lock;
 	NaradTopicEntry *buckets[TOPIC_BUCKETS];
-}			NaradTopicCtl;
+} NaradTopicCtl;
 
-static NaradTopicCtl * TopicCtl;
+static NaradTopicCtl *TopicCtl;
 
 /* Settings of topics, by relation. */
 typedef struct NaradSettingsEntry
 {
 	Oid			relid;			/* key */
 	NaradTopicSettings settings;
-}			NaradSettingsEntry;
+} NaradSettingsEntry;
 
-static HTAB * settings_cache;
+static HTAB *settings_cache;
 static uint64 settings_invalidations;	/* counts callbacks */
 
 static object_access_hook_type previous_object_access;
@@ -164,7 +164,7 @@ begin_settings_scan(Relation table, Oid relid)
 /* A column of a settings row, by name; false if NULL or not there. */
 static bool
 settings_column(Relation table, HeapTuple row, const char *name, Oid type,
-				Datum * value)
+				Datum *value)
 {
 	TupleDesc	desc = RelationGetDescr(table);
 	AttrNumber	attno = get_attnum(RelationGetRelid(table), name);
@@ -179,7 +179,7 @@ settings_column(Relation table, HeapTuple row, const char *name, Oid type,
 
 /* Months count 30 days.  What is out of bounds is brought to the bound. */
 static int64
-interval_to_us(const Interval * interval)
+interval_to_us(const Interval *interval)
 {
 	double		us = (double) interval->time +
 	((double) interval->month * DAYS_PER_MONTH + interval->day) *
@@ -344,7 +344,8 @@ NaradTopicCheckAcl(Relation rel, AclMode mode)
  * ----------------------------------------------------------------
  */
 
-static NaradTopicEntry * *topic_bucket(Oid database, NaradTopicId topic_id)
+static NaradTopicEntry **
+topic_bucket(Oid database, NaradTopicId topic_id)
 {
 	uint32		hash = hash_combine(murmurhash32((uint32) (topic_id >> 32)),
 									murmurhash32((uint32) topic_id));
@@ -390,7 +391,8 @@ NaradQueueTopicFind(NaradTopicId topic_id)
  * NaradQueueTopicRelid
  *
  * The relation that had this topic id when it was last opened, or InvalidOid.
- * Needs no lock on it: the caller locks the relation and looks again.
+ * Needs no lock on it: the caller locks the relation and looks again.  May
+ * error 53200 the first time in a backend, which is announced here.
  */
 Oid
 NaradQueueTopicRelid(NaradTopicId topic_id)
@@ -398,6 +400,7 @@ NaradQueueTopicRelid(NaradTopicId topic_id)
 	NaradTopicEntry *entry;
 	Oid			relid = InvalidOid;
 
+	NaradDirtyAttach();
 	LWLockAcquire(&TopicCtl->lock, LW_SHARED);
 	entry = find_topic(MyDatabaseId, topic_id);
 	if (entry != NULL)
@@ -474,7 +477,7 @@ free_group(NaradGroup *group)
 
 /* Frees an entry that is in no chain, with its groups. */
 static void
-free_topic(NaradTopicEntry * entry)
+free_topic(NaradTopicEntry *entry)
 {
 	dlist_mutable_iter iter;
 

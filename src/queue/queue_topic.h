@@ -82,7 +82,7 @@ extern NaradQueueTopic *NaradQueueTopicGet(Relation rel, NaradRelInfo *info);
  * since the server started.  The caller then locks the relation and looks the
  * topic up again, with NaradQueueTopicFind.
  */
-extern Oid NaradQueueTopicRelid(NaradTopicId topic_id);
+extern Oid	NaradQueueTopicRelid(NaradTopicId topic_id);
 extern NaradQueueTopic *NaradQueueTopicFind(NaradTopicId topic_id);
 
 /* A live group by name: from memory, or from the group directory; the group

@@ -103,7 +103,7 @@ NaradArgCount(FunctionCallInfo fcinfo, int argno, const char *name, int min)
  * from overflowing.
  */
 bool
-NaradIntervalGet(const Interval * interval, int64 min, int64 max, int64 * result)
+NaradIntervalGet(const Interval *interval, int64 min, int64 max, int64 *result)
 {
 	double		estimate;
 
@@ -217,7 +217,7 @@ NaradArgRefuseWait(FunctionCallInfo fcinfo, int argno)
  * empty).
  */
 void
-NaradArgArrayGet(ArrayType * array, const char *name, NaradArgArray * result)
+NaradArgArrayGet(ArrayType *array, const char *name, NaradArgArray *result)
 {
 	int16		typlen;
 	bool		typbyval;

@@ -25,7 +25,7 @@ typedef struct NaradArgArray
 	int			nelems;
 	Datum	   *values;
 	bool	   *nulls;
-}			NaradArgArray;
+} NaradArgArray;
 
 /* Errors for a standby, a read-only transaction, a parallel worker. */
 extern void NaradArgCheckWritable(const char *function);
@@ -51,12 +51,12 @@ extern void NaradArgRefuse(FunctionCallInfo fcinfo, int argno,
 extern void NaradArgRefuseValue(const char *name);
 extern void NaradArgRefuseWait(FunctionCallInfo fcinfo, int argno);
 
-extern void NaradArgArrayGet(ArrayType * array, const char *name,
-							 NaradArgArray * result);
+extern void NaradArgArrayGet(ArrayType *array, const char *name,
+							 NaradArgArray *result);
 
 /* Microseconds of an interval; false if that is outside of min .. max. */
-extern bool NaradIntervalGet(const Interval * interval, int64 min, int64 max,
-							 int64 * result);
+extern bool NaradIntervalGet(const Interval *interval, int64 min, int64 max,
+							 int64 *result);
 
 extern void NaradTopicCheckOwner(Relation rel);
 extern void NaradTopicCheckValueType(Relation rel, bool bytes,

@@ -53,7 +53,7 @@ typedef struct MessageSink
 	TupleDesc	desc;			/* of the topic */
 	Datum	   *values;
 	bool	   *isnull;
-}			MessageSink;
+} MessageSink;
 
 PG_FUNCTION_INFO_V1(narad_consume);
 PG_FUNCTION_INFO_V1(narad_consume_bytes);

@@ -46,7 +46,7 @@ typedef struct FetchArgs
 	NaradOffset stable;
 	int			max_messages;
 	int			max_bytes;
-}			FetchArgs;
+} FetchArgs;
 
 PG_FUNCTION_INFO_V1(narad_fetch);
 PG_FUNCTION_INFO_V1(narad_fetch_bytes);
@@ -77,7 +77,7 @@ check_offset(Relation rel, int partition, int64 offset, NaradOffset earliest,
 }
 
 static void
-take_arguments(FunctionCallInfo fcinfo, Relation rel, FetchArgs * args)
+take_arguments(FunctionCallInfo fcinfo, Relation rel, FetchArgs *args)
 {
 	NaradOffset earliest;
 	NaradOffset end;
@@ -101,8 +101,8 @@ take_arguments(FunctionCallInfo fcinfo, Relation rel, FetchArgs * args)
 }
 
 static void
-put_record(ReturnSetInfo * rsinfo, Relation rel, HeapTuple tuple,
-		   Datum * values, bool *isnull)
+put_record(ReturnSetInfo *rsinfo, Relation rel, HeapTuple tuple,
+		   Datum *values, bool *isnull)
 {
 	/* The record's columns are the topic's first six, in their order. */
 	heap_deform_tuple(tuple, RelationGetDescr(rel), values, isnull);
@@ -114,7 +114,7 @@ put_record(ReturnSetInfo * rsinfo, Relation rel, HeapTuple tuple,
  * one if there is one.
  */
 static void
-fetch_records(Relation rel, const FetchArgs * args, ReturnSetInfo * rsinfo)
+fetch_records(Relation rel, const FetchArgs *args, ReturnSetInfo *rsinfo)
 {
 	int			natts = RelationGetDescr(rel)->natts;
 	Datum	   *values = palloc(natts * sizeof(Datum));

@@ -48,7 +48,7 @@ open_owned(FunctionCallInfo fcinfo, const char *function)
  * Where a group starts: a word, or a point in time.
  */
 static NaradStartFrom
-take_start(FunctionCallInfo fcinfo, TimestampTz * start_time)
+take_start(FunctionCallInfo fcinfo, TimestampTz *start_time)
 {
 	char	   *start;
 

@@ -71,7 +71,7 @@ typedef struct ProduceRow
 	bool		is_placed;		/* out: a trigger or rule may drop a row */
 	int			partition;		/* out */
 	int64		offset;			/* out */
-}			ProduceRow;
+} ProduceRow;
 
 PG_FUNCTION_INFO_V1(narad_produce);
 PG_FUNCTION_INFO_V1(narad_produce_bytes);
@@ -84,7 +84,7 @@ PG_FUNCTION_INFO_V1(narad_produce_array);
 /* ---------------------------------------------------------------------- */
 
 static void
-form_records(Relation rel, ProduceRow * rows, int nrows, NaradAppendItem *items)
+form_records(Relation rel, ProduceRow *rows, int nrows, NaradAppendItem *items)
 {
 	Datum		values[NARAD_STANDARD_ATTRS];
 	bool		isnull[NARAD_STANDARD_ATTRS];
@@ -109,7 +109,7 @@ form_records(Relation rel, ProduceRow * rows, int nrows, NaradAppendItem *items)
  * Gives each record its partition: the one named, or its key's, or any.
  */
 static void
-choose_partitions(NaradRelInfo *info, ProduceRow * rows, int nrows,
+choose_partitions(NaradRelInfo *info, ProduceRow *rows, int nrows,
 				  NaradAppendItem *items, int named)
 {
 	int			npartitions = info->npartitions;
@@ -182,7 +182,7 @@ append_items(Relation rel, NaradAppendItem *items, int nitems)
 }
 
 static void
-produce_direct(Relation rel, ProduceRow * rows, int nrows, int partition)
+produce_direct(Relation rel, ProduceRow *rows, int nrows, int partition)
 {
 	NaradAppendItem *items;
 	int			i;
@@ -249,7 +249,7 @@ prepare_insert(Relation rel)
  * One row; a trigger or rule may have it that nothing is inserted.
  */
 static void
-insert_row(SPIPlanPtr plan, ProduceRow * row, int partition)
+insert_row(SPIPlanPtr plan, ProduceRow *row, int partition)
 {
 	Datum		values[1 + ROW_COLUMNS];
 	char		nulls[1 + ROW_COLUMNS];
@@ -283,7 +283,7 @@ insert_row(SPIPlanPtr plan, ProduceRow * row, int partition)
 }
 
 static void
-produce_by_insert(Relation rel, ProduceRow * rows, int nrows, int partition)
+produce_by_insert(Relation rel, ProduceRow *rows, int nrows, int partition)
 {
 	SPIPlanPtr	plan;
 	int			i;
@@ -328,7 +328,7 @@ open_for_produce(FunctionCallInfo fcinfo, const char *function, bool bytes,
  * Keys are detoasted here, where other tables may still be locked.
  */
 static void
-check_rows(Relation rel, ProduceRow * rows, int nrows)
+check_rows(Relation rel, ProduceRow *rows, int nrows)
 {
 	bool		is_text = NaradTopicSettingsGet(rel)->value_type == TEXTOID;
 	int			i;
@@ -352,7 +352,7 @@ check_rows(Relation rel, ProduceRow * rows, int nrows)
 }
 
 static void
-produce_rows(Relation rel, ProduceRow * rows, int nrows, int partition)
+produce_rows(Relation rel, ProduceRow *rows, int nrows, int partition)
 {
 	if (nrows == 0)
 		return;
@@ -364,7 +364,7 @@ produce_rows(Relation rel, ProduceRow * rows, int nrows, int partition)
 }
 
 static void
-row_values(const ProduceRow * row, Datum * values, bool *isnull)
+row_values(const ProduceRow *row, Datum *values, bool *isnull)
 {
 	values[0] = Int32GetDatum(row->partition);
 	values[1] = Int64GetDatum(row->offset);
@@ -375,7 +375,7 @@ row_values(const ProduceRow * row, Datum * values, bool *isnull)
  * The positions as the function's result, in input order.
  */
 static void
-return_rows(FunctionCallInfo fcinfo, const ProduceRow * rows, int nrows)
+return_rows(FunctionCallInfo fcinfo, const ProduceRow *rows, int nrows)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	int			i;
@@ -400,7 +400,7 @@ return_rows(FunctionCallInfo fcinfo, const ProduceRow * rows, int nrows)
  * Appends the message of a call's arguments; the row is left in *row.
  */
 static void
-produce_arguments(FunctionCallInfo fcinfo, bool bytes, ProduceRow * row)
+produce_arguments(FunctionCallInfo fcinfo, bool bytes, ProduceRow *row)
 {
 	Relation	rel;
 	int			partition;
@@ -481,7 +481,7 @@ narad_produce_bytes(PG_FUNCTION_ARGS)
  */
 static void
 take_column(FunctionCallInfo fcinfo, int argno, const char *name, int column,
-			ProduceRow * rows, int nrows)
+			ProduceRow *rows, int nrows)
 {
 	NaradArgArray array;
 	int			i;

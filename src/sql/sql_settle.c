@@ -40,7 +40,7 @@ typedef struct ReceiptList
 	int			nreceipts;
 	NaradReceipt *receipts;
 	Datum	   *texts;
-}			ReceiptList;
+} ReceiptList;
 
 PG_FUNCTION_INFO_V1(narad_ack);
 PG_FUNCTION_INFO_V1(narad_ack_array);
@@ -82,7 +82,7 @@ parse_receipt_or_error(Datum value, NaradReceipt *receipt)
 }
 
 static void
-parse_array(ArrayType * array, const char *name, ReceiptList * list)
+parse_array(ArrayType *array, const char *name, ReceiptList *list)
 {
 	NaradArgArray elements;
 	int			i;
@@ -106,7 +106,7 @@ parse_array(ArrayType * array, const char *name, ReceiptList * list)
  * receipt begins with a brace.
  */
 static void
-parse_text(FunctionCallInfo fcinfo, ReceiptList * list)
+parse_text(FunctionCallInfo fcinfo, ReceiptList *list)
 {
 	text	   *source;
 
@@ -130,7 +130,7 @@ parse_text(FunctionCallInfo fcinfo, ReceiptList * list)
 }
 
 static void
-parse_array_argument(FunctionCallInfo fcinfo, ReceiptList * list)
+parse_array_argument(FunctionCallInfo fcinfo, ReceiptList *list)
 {
 	NaradArgNotNull(fcinfo, 0, "receipts");
 	parse_array(PG_GETARG_ARRAYTYPE_P(0), "receipts", list);
@@ -141,7 +141,7 @@ parse_array_argument(FunctionCallInfo fcinfo, ReceiptList * list)
 /* ---------------------------------------------------------------------- */
 
 static void
-ack_list(const ReceiptList * list)
+ack_list(const ReceiptList *list)
 {
 	int			i;
 
@@ -161,7 +161,7 @@ ack_list(const ReceiptList * list)
  * the (sub)transaction undoes the others.  The name is the argument's.
  */
 void
-NaradAckAll(ArrayType * receipts, const char *name)
+NaradAckAll(ArrayType *receipts, const char *name)
 {
 	ReceiptList list;
 
@@ -245,7 +245,7 @@ narad_try_ack(PG_FUNCTION_ARGS)
  * reason is kept for dead letters only, which do not exist yet.
  */
 static void
-nack_list(FunctionCallInfo fcinfo, const ReceiptList * list)
+nack_list(FunctionCallInfo fcinfo, const ReceiptList *list)
 {
 	int64		delay = 0;
 	int			i;

@@ -13,6 +13,6 @@
 #include "utils/array.h"
 
 /* All, or ERROR. */
-extern void NaradAckAll(ArrayType * receipts, const char *name);
+extern void NaradAckAll(ArrayType *receipts, const char *name);
 
 #endif							/* SQL_SETTLE_H */

@@ -72,7 +72,7 @@ typedef struct SettingsChange
 	Datum		values[NARAD_SETTING_LAST];
 	bool		isnull[NARAD_SETTING_LAST];
 	bool		is_given[NARAD_SETTING_LAST];
-}			SettingsChange;
+} SettingsChange;
 
 /* Names by column, as in the table and in the arguments. */
 static const char *const setting_names[NARAD_SETTING_LAST] = {
@@ -141,7 +141,7 @@ copy_settings_row(Relation settings, Oid relid)
  * holds a lock on the topic that keeps others from doing the same.
  */
 static void
-write_settings(Oid relid, SettingsChange * change)
+write_settings(Oid relid, SettingsChange *change)
 {
 	Relation	settings = open_settings(RowExclusiveLock);
 	HeapTuple	old = copy_settings_row(settings, relid);
@@ -216,7 +216,7 @@ default_setting(int column, bool *isnull)
  * topic.  Results are in the current memory context.
  */
 void
-NaradSettingsEffective(Oid relid, Datum * values, bool *isnull)
+NaradSettingsEffective(Oid relid, Datum *values, bool *isnull)
 {
 	Relation	settings = open_settings(AccessShareLock);
 	HeapTuple	tuple = copy_settings_row(settings, relid);
@@ -242,7 +242,7 @@ NaradSettingsEffective(Oid relid, Datum * values, bool *isnull)
  * Notes a value; null if it equals the default.
  */
 static void
-set_value(SettingsChange * change, int column, Datum value, bool is_default)
+set_value(SettingsChange *change, int column, Datum value, bool is_default)
 {
 	change->values[column - 1] = value;
 	change->isnull[column - 1] = is_default;
@@ -250,7 +250,7 @@ set_value(SettingsChange * change, int column, Datum value, bool is_default)
 }
 
 static void
-take_interval(FunctionCallInfo fcinfo, SettingsChange * change, int column,
+take_interval(FunctionCallInfo fcinfo, SettingsChange *change, int column,
 			  int64 min, int64 max, int64 default_value)
 {
 	int64		value;
@@ -264,7 +264,7 @@ take_interval(FunctionCallInfo fcinfo, SettingsChange * change, int column,
 }
 
 static void
-take_count(FunctionCallInfo fcinfo, SettingsChange * change, int column)
+take_count(FunctionCallInfo fcinfo, SettingsChange *change, int column)
 {
 	int			value;
 
@@ -275,7 +275,7 @@ take_count(FunctionCallInfo fcinfo, SettingsChange * change, int column)
 }
 
 static void
-take_retention_bytes(FunctionCallInfo fcinfo, SettingsChange * change)
+take_retention_bytes(FunctionCallInfo fcinfo, SettingsChange *change)
 {
 	if (PG_ARGISNULL(NARAD_SETTING_RETENTION_BYTES))
 		return;
@@ -358,7 +358,7 @@ refuse_retry_backoff(FunctionCallInfo fcinfo)
  */
 static void
 take_settings(FunctionCallInfo fcinfo, int arg_segment_age,
-			  SettingsChange * change)
+			  SettingsChange *change)
 {
 	memset(change, 0, sizeof(SettingsChange));
 	memset(change->isnull, true, sizeof(change->isnull));
@@ -389,7 +389,7 @@ take_settings(FunctionCallInfo fcinfo, int arg_segment_age,
  * Notes the settings named in alter_topic's last argument as reset.
  */
 static void
-take_reset(FunctionCallInfo fcinfo, SettingsChange * change)
+take_reset(FunctionCallInfo fcinfo, SettingsChange *change)
 {
 	NaradArgArray names;
 	int			i;
@@ -425,7 +425,7 @@ take_reset(FunctionCallInfo fcinfo, SettingsChange * change)
 }
 
 static bool
-any_value(const SettingsChange * change)
+any_value(const SettingsChange *change)
 {
 	int			i;
 
@@ -438,7 +438,7 @@ any_value(const SettingsChange * change)
 }
 
 static bool
-any_given(const SettingsChange * change)
+any_given(const SettingsChange *change)
 {
 	int			i;
 
@@ -536,7 +536,7 @@ run_command(const char *command)
  * named in the command, so that the table found afterwards is the one made.
  */
 static Oid
-create_table(text * topic, Oid value_type)
+create_table(text *topic, Oid value_type)
 {
 	RangeVar   *name = makeRangeVarFromNameList(textToQualifiedNameList(topic));
 	Oid			namespace = RangeVarGetCreationNamespace(name);

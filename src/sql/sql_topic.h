@@ -34,6 +34,6 @@ typedef enum NaradSettingColumn
  * The settings in effect: those of the topic's row, and defaults for the
  * rest.  Arrays of NARAD_SETTING_LAST, a column's value at its number - 1.
  */
-extern void NaradSettingsEffective(Oid relid, Datum * values, bool *isnull);
+extern void NaradSettingsEffective(Oid relid, Datum *values, bool *isnull);
 
 #endif							/* SQL_TOPIC_H */

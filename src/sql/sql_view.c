@@ -52,7 +52,7 @@ typedef struct SegmentSums
 	int			npartitions;
 	int		   *nsegments;
 	int64	   *bytes;
-}			SegmentSums;
+} SegmentSums;
 
 /* A shard's figures, copied. */
 typedef struct ShardFigures
@@ -63,9 +63,9 @@ typedef struct ShardFigures
 	int			scheduled;
 	int			acked_ahead_ranges;
 	int64		unpersisted;
-}			ShardFigures;
+} ShardFigures;
 
-typedef void (*TopicVisitor) (Relation rel, ReturnSetInfo * rsinfo);
+typedef void (*TopicVisitor) (Relation rel, ReturnSetInfo *rsinfo);
 
 PG_FUNCTION_INFO_V1(narad__topics);
 PG_FUNCTION_INFO_V1(narad__partitions);
@@ -159,7 +159,7 @@ count_offsets(Relation rel, int npartitions)
 }
 
 static void
-show_topic(Relation rel, ReturnSetInfo * rsinfo)
+show_topic(Relation rel, ReturnSetInfo *rsinfo)
 {
 	NaradRelInfo *info = NaradTopicInfo(rel);
 	int			npartitions = info != NULL ? info->npartitions : 1;
@@ -238,8 +238,8 @@ corrupt_records(NaradRelInfo *info, int partition)
 }
 
 static void
-show_partition(Relation rel, ReturnSetInfo * rsinfo, int partition, int epoch,
-			   const SegmentSums * sums)
+show_partition(Relation rel, ReturnSetInfo *rsinfo, int partition, int epoch,
+			   const SegmentSums *sums)
 {
 	NaradRelInfo *info = NaradTopicInfo(rel);
 	int64		ncorrupt = corrupt_records(info, partition);
@@ -264,7 +264,7 @@ show_partition(Relation rel, ReturnSetInfo * rsinfo, int partition, int epoch,
 }
 
 static void
-show_partitions(Relation rel, ReturnSetInfo * rsinfo)
+show_partitions(Relation rel, ReturnSetInfo *rsinfo)
 {
 	NaradMetaData meta;
 	SegmentSums sums;
@@ -310,7 +310,7 @@ count_ranges(const NaradSet *set)
 }
 
 static void
-copy_figures(NaradShard *shard, ShardFigures * figures)
+copy_figures(NaradShard *shard, ShardFigures *figures)
 {
 	LWLockAcquire(&shard->lock, LW_SHARED);
 	figures->frontier = shard->frontier;
@@ -341,7 +341,7 @@ find_shard(NaradRelInfo *info, NaradGroupId group_id, int partition)
 }
 
 static void
-show_group_partition(Relation rel, ReturnSetInfo * rsinfo,
+show_group_partition(Relation rel, ReturnSetInfo *rsinfo,
 					 const NaradGroupEntry *entry, int partition)
 {
 	NaradRelInfo *info = NaradTopicInfo(rel);
@@ -375,7 +375,7 @@ show_group_partition(Relation rel, ReturnSetInfo * rsinfo,
 }
 
 static void
-show_groups(Relation rel, ReturnSetInfo * rsinfo)
+show_groups(Relation rel, ReturnSetInfo *rsinfo)
 {
 	NaradGroupEntry *entries;
 	int			ngroups;
@@ -455,7 +455,7 @@ copy_leases(NaradShard *shard, int *nleases)
  * Whose transaction holds a pinned lease is of more interest than who took it.
  */
 static void
-show_lease(Relation rel, ReturnSetInfo * rsinfo, const char *group,
+show_lease(Relation rel, ReturnSetInfo *rsinfo, const char *group,
 		   int partition, const NaradLease *lease)
 {
 	bool		pinned = lease->state == NARAD_LEASE_PINNED;
@@ -476,7 +476,7 @@ show_lease(Relation rel, ReturnSetInfo * rsinfo, const char *group,
 }
 
 static void
-show_shard_leases(Relation rel, ReturnSetInfo * rsinfo, const char *group,
+show_shard_leases(Relation rel, ReturnSetInfo *rsinfo, const char *group,
 				  NaradShard *shard)
 {
 	int			nleases;
@@ -489,7 +489,7 @@ show_shard_leases(Relation rel, ReturnSetInfo * rsinfo, const char *group,
 }
 
 static void
-show_leases(Relation rel, ReturnSetInfo * rsinfo)
+show_leases(Relation rel, ReturnSetInfo *rsinfo)
 {
 	NaradGroupEntry *entries;
 	int			ngroups;

@@ -72,9 +72,8 @@ start_worker(Oid database)
 		BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, "narad", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "NaradWorkerMain",
-			sizeof(worker.bgw_function_name));
+	snprintf(worker.bgw_library_name, BGW_MAXLEN, "narad");
+	snprintf(worker.bgw_function_name, BGW_MAXLEN, "NaradWorkerMain");
 	snprintf(worker.bgw_name, BGW_MAXLEN, "narad worker for database %u",
 			 database);
 	snprintf(worker.bgw_type, BGW_MAXLEN, "narad worker");
@@ -199,9 +198,8 @@ NaradLauncherRegister(void)
 		BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker.bgw_restart_time = RESTART_SECONDS;
-	strlcpy(worker.bgw_library_name, "narad", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "NaradLauncherMain",
-			sizeof(worker.bgw_function_name));
+	snprintf(worker.bgw_library_name, BGW_MAXLEN, "narad");
+	snprintf(worker.bgw_function_name, BGW_MAXLEN, "NaradLauncherMain");
 	snprintf(worker.bgw_name, BGW_MAXLEN, "narad launcher");
 	snprintf(worker.bgw_type, BGW_MAXLEN, "narad launcher");
 	RegisterBackgroundWorker(&worker);

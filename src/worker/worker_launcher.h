@@ -10,11 +10,13 @@
 #ifndef WORKER_LAUNCHER_H
 #define WORKER_LAUNCHER_H
 
+#include "base/base_compat.h"
+
 /* Static launcher, utility hook, hook for dropped databases. */
 extern void NaradLauncherRegister(void);
 
 /* Entry points, looked up by name. */
-extern PGDLLEXPORT void NaradLauncherMain(Datum arg) pg_attribute_noreturn();
-extern PGDLLEXPORT void NaradWorkerMain(Datum arg) pg_attribute_noreturn();
+NARAD_NORETURN extern PGDLLEXPORT void NaradLauncherMain(Datum arg);
+NARAD_NORETURN extern PGDLLEXPORT void NaradWorkerMain(Datum arg);
 
 #endif							/* WORKER_LAUNCHER_H */

@@ -80,12 +80,12 @@ worker_exit(int code, Datum arg)
 
 /* The shard of a key, if the relation still is that topic. */
 static NaradShard *
-find_item_shard(Relation rel, NaradRelInfo *info, const NaradDirtyItem *item)
+find_item_shard(const NaradRelInfo *info, const NaradDirtyItem *item)
 {
 	NaradQueueTopic *topic;
 	NaradGroup *group;
 
-	if (info == NULL || info->topic_id != item->topic_id ||
+	if (info->topic_id != item->topic_id ||
 		item->partition >= info->npartitions)
 		return NULL;
 	topic = NaradQueueTopicFind(item->topic_id);
@@ -108,8 +108,9 @@ static bool
 write_item(const NaradDirtyItem *item)
 {
 	Relation	rel;
-	NaradRelInfo *info;
-	NaradShard *shard;
+	NaradRelInfo *found;
+	NaradRelInfo info;
+	NaradShard *shard = NULL;
 
 	if (!ConditionalLockRelationOid(item->relid, RowExclusiveLock))
 		return false;
@@ -119,10 +120,15 @@ write_item(const NaradDirtyItem *item)
 		UnlockRelationOid(item->relid, RowExclusiveLock);
 		return false;
 	}
-	info = NaradRelationIsTopic(rel) ? NaradRelInfoAttach(rel) : NULL;
-	shard = find_item_shard(rel, info, item);
+	found = NaradRelationIsTopic(rel) ? NaradRelInfoAttach(rel) : NULL;
+	if (found != NULL)
+	{
+		/* A copy: the relation's may go with an invalidation. */
+		info = *found;
+		shard = find_item_shard(&info, item);
+	}
 	if (shard != NULL)
-		note_unflushed(NaradStateWrite(rel, info, shard));
+		note_unflushed(NaradStateWrite(rel, &info, shard));
 	relation_close(rel, RowExclusiveLock);
 	return true;
 }
@@ -231,7 +237,7 @@ sleep_time(int64 next_write)
 	if (!XLogRecPtrIsInvalid(unflushed_lsn))
 	{
 		int64		flush = unflushed_since +
-			(int64) narad_frontier_flush_interval * 1000;
+		(int64) narad_frontier_flush_interval * 1000;
 
 		if (due == 0 || flush < due)
 			due = flush;

@@ -200,18 +200,19 @@ database_needed(Node *statement)
  * ----------------------------------------------------------------
  */
 
-/* The statement has succeeded, and its bar is still up. */
+/*
+ * The statement has succeeded, and its bar is still up: until a dropped
+ * database is forgotten, so that no worker is started for it.
+ */
 static void
 statement_done(Node *statement)
 {
-	Oid			database = barred_database;
-
-	lift_bar();
-	if (IsA(statement, DropdbStmt) && OidIsValid(database))
+	if (IsA(statement, DropdbStmt) && OidIsValid(barred_database))
 	{
-		NaradQueueTopicForgetDatabase(database);
-		NaradDirtyForgetDatabase(database);
+		NaradQueueTopicForgetDatabase(barred_database);
+		NaradDirtyForgetDatabase(barred_database);
 	}
+	lift_bar();
 }
 
 static void

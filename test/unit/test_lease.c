@@ -19,7 +19,7 @@ typedef struct ModelEntry
 	NaradLeaseState state;
 	int64		deadline;
 	uint64		returned_at;	/* place in the FIFO */
-}			ModelEntry;
+} ModelEntry;
 
 static uint64 seed;
 static int	nallocated = 0;
@@ -59,7 +59,7 @@ NaradFree(void *ptr)
  * use.
  */
 void
-pairingheap_add(pairingheap * heap, pairingheap_node * node)
+pairingheap_add(pairingheap *heap, pairingheap_node *node)
 {
 	pairingheap_node **link = &heap->ph_root;
 
@@ -70,7 +70,7 @@ pairingheap_add(pairingheap * heap, pairingheap_node * node)
 }
 
 void
-pairingheap_remove(pairingheap * heap, pairingheap_node * node)
+pairingheap_remove(pairingheap *heap, pairingheap_node *node)
 {
 	pairingheap_node **link = &heap->ph_root;
 

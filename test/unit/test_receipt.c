@@ -63,7 +63,7 @@ test_round_trip(void)
 	{
 		NaradReceipt receipt = random_receipt();
 		NaradReceipt parsed;
-		char		text[NARAD_RECEIPT_LEN + 1];
+		char text[	NARAD_RECEIPT_LEN + 1];
 
 		NaradReceiptFormat(&receipt, text);
 		good = good && strlen(text) == NARAD_RECEIPT_LEN &&
@@ -78,7 +78,7 @@ test_known(void)
 {
 	NaradReceipt receipt = {0x0102030405060708, 1, 2, 3, 0xff};
 	NaradReceipt parsed;
-	char		text[NARAD_RECEIPT_LEN + 1];
+	char text[	NARAD_RECEIPT_LEN + 1];
 
 	NaradReceiptFormat(&receipt, text);
 	ok(strcmp(text, "AQECAwQFBgcIAAAAAQAAAAIAAAAAAAAAAwAAAAAAAAD_") == 0,
@@ -107,7 +107,7 @@ test_mutations(void)
 	{
 		NaradReceipt receipt = random_receipt();
 		NaradReceipt parsed;
-		char		text[NARAD_RECEIPT_LEN + 1];
+		char text[	NARAD_RECEIPT_LEN + 1];
 		char		again[NARAD_RECEIPT_LEN + 1];
 
 		NaradReceiptFormat(&receipt, text);
@@ -115,7 +115,8 @@ test_mutations(void)
 		{
 			char		kept = text[at];
 
-			text[at] = (char) next_random();
+			text[		at] = (char) next_random();
+
 			if (text[at] != kept &&
 				NaradReceiptParse(text, NARAD_RECEIPT_LEN, &parsed))
 			{
@@ -123,7 +124,7 @@ test_mutations(void)
 				good = good && !same(&receipt, &parsed) &&
 					memcmp(text, again, NARAD_RECEIPT_LEN) == 0;
 			}
-			text[at] = kept;
+			text[		at] = kept;
 		}
 	}
 	ok(good, "a changed receipt is another one, or none");
@@ -136,11 +137,12 @@ test_garbage(void)
 
 	for (int i = 0; i < 100000; i++)
 	{
-		char		text[NARAD_RECEIPT_LEN];
+		char text[	NARAD_RECEIPT_LEN];
 		NaradReceipt parsed;
 
 		for (int at = 0; at < NARAD_RECEIPT_LEN; at++)
-			text[at] = (char) next_random();
+			text[		at] = (char) next_random();
+
 		nparsed += NaradReceiptParse(text, NARAD_RECEIPT_LEN, &parsed);
 	}
 	ok(nparsed == 0, "random bytes are no receipts");

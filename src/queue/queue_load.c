@@ -1,0 +1,390 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_load.c
+ *	  Loading a shard from its state page.
+ *
+ * Owns:       a shard that was just made and that nobody else sees yet.
+ * Invariants: I5: a journal entry counts if and only if its transaction
+ *             committed.  I1: in doubt the shard starts earlier: without a
+ *             page, with a damaged one, or with one that belongs to another
+ *             log.
+ * Locks:      none of the shard's, since nobody sees it.
+ * Runs in:    any backend, at the first use of a shard.
+ * WAL:        none.
+ * On error:   53200, and the caller frees the shard.  Delivery counts are
+ *             given up when memory is too short for them alone.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "base/base_memory.h"
+#include "log/log_meta.h"
+#include "queue/queue_page.h"
+#include "queue/queue_state.h"
+
+/* The image a head page speaks of, palloc'ed; NULL if it is damaged. */
+static char *
+read_image(Relation rel, const char *page, const NaradStateOwner *owner)
+{
+	const NaradStateHead *head = NaradPageStateHead(page);
+	char	   *image = palloc_extended(Max(head->image_len, 1),
+										MCXT_ALLOC_HUGE);
+	PGAlignedBlock copy;
+	BlockNumber block;
+	Size		len = 0;
+
+	if (head->chain_in_use == 0)
+	{
+		memcpy(image, head + 1, head->image_len);
+		len = head->image_len;
+	}
+	else
+	{
+		for (block = head->chains[head->chain_in_use - 1];
+			 block != 0 && len < head->image_len;
+			 block = NaradPageStateChain(copy.data)->next)
+		{
+			NaradStateChain *chain = NaradPageStateChain(copy.data);
+
+			if (!NaradStateChainCopy(rel, block, owner, copy.data) ||
+				chain->serial != head->serial ||
+				chain->len > head->image_len - len || chain->len == 0)
+				break;
+			memcpy(image + len, chain + 1, chain->len);
+			len += chain->len;
+		}
+	}
+	if (len == head->image_len && NaradImageCrc(image, len) == head->image_crc)
+		return image;
+	pfree(image);
+	return NULL;
+}
+
+/* Adds first..last to a shard that is being loaded. */
+static void
+load_range(NaradShard *shard, NaradOffset first, NaradOffset last)
+{
+	if (last < shard->frontier || first > last || last > NARAD_MAX_OFFSET)
+		return;
+	if (!NaradSetAddRange(&shard->settled, Max(first, shard->frontier), last))
+		NaradReportOutOfMemory("settled offsets");
+}
+
+static void
+load_bitmap(NaradShard *shard, NaradOffset base, const char *data)
+{
+	uint64		bits[NARAD_CHUNK_BYTES / sizeof(uint64)];
+	uint32		first;
+	uint32		end;
+
+#define BIT_IS_SET(i) ((bits[(i) / 64] >> ((i) % 64)) & 1)
+
+	memcpy(bits, data, NARAD_CHUNK_BYTES);
+	for (first = 0; first < NARAD_CHUNK_SIZE; first = end + 1)
+	{
+		for (end = first; end < NARAD_CHUNK_SIZE && BIT_IS_SET(end); end++)
+			 /* to the range's end */ ;
+		if (end > first)
+			load_range(shard, base + first, base + end - 1);
+	}
+}
+
+static void
+load_ranges(NaradShard *shard, NaradOffset base, const char *data,
+			uint16 count)
+{
+	uint16		i;
+
+	for (i = 0; i < count; i++)
+	{
+		NaradBitRange range;
+
+		memcpy(&range, data + i * sizeof(range), sizeof(range));
+		load_range(shard, base + range.first, base + range.last);
+	}
+}
+
+/* A message that comes back: an entry among the returned ones. */
+static bool
+load_returned(NaradShard *shard, const NaradDeliveries *one)
+{
+	NaradLease *lease;
+
+	if (one->offset < shard->frontier || one->offset > NARAD_MAX_OFFSET ||
+		NaradSetContains(&shard->settled, one->offset) ||
+		NaradLeaseFind(&shard->leases, one->offset) != NULL)
+		return true;
+	if (!NaradShardReserve(shard, one->offset))
+		return false;
+	lease = NaradLeaseInsert(&shard->leases, one->offset);
+	if (lease == NULL)
+		return false;
+	lease->deliveries = one->deliveries;
+	NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_RETURNED);
+	NaradShardCountHole(shard, lease);
+	shard->scan_pos = Max(shard->scan_pos, one->offset + 1);
+	return true;
+}
+
+/* Bytes that follow an item. */
+static Size
+item_payload(const NaradImageItem *item)
+{
+	switch (item->kind)
+	{
+		case NARAD_IMAGE_FULL:
+			return sizeof(uint64);
+		case NARAD_IMAGE_RANGES:
+			return item->count * sizeof(NaradBitRange);
+		case NARAD_IMAGE_BITMAP:
+			return NARAD_CHUNK_BYTES;
+		case NARAD_IMAGE_DELIVERIES:
+			return item->count * sizeof(NaradDeliveries);
+	}
+	return MaxAllocHugeSize;	/* unknown: the image ends here */
+}
+
+static void
+load_item(NaradShard *shard, const NaradImageItem *item, const char *data)
+{
+	NaradOffset base = item->chunk << NARAD_CHUNK_BITS;
+	uint64		nchunks;
+
+	switch (item->kind)
+	{
+		case NARAD_IMAGE_FULL:
+			memcpy(&nchunks, data, sizeof(nchunks));
+			load_range(shard, base,
+					   base + (nchunks << NARAD_CHUNK_BITS) - 1);
+			break;
+		case NARAD_IMAGE_RANGES:
+			load_ranges(shard, base, data, item->count);
+			break;
+		case NARAD_IMAGE_BITMAP:
+			load_bitmap(shard, base, data);
+			break;
+		default:
+			break;
+	}
+}
+
+/*
+ * Goes through an image: what is settled, or (deliveries) what comes back.
+ * False if memory ran out for the latter.
+ */
+static bool
+load_image(NaradShard *shard, const char *image, Size len, bool deliveries)
+{
+	Size		at = 0;
+	uint16		i;
+
+	while (len - at >= sizeof(NaradImageItem))
+	{
+		NaradImageItem item;
+
+		memcpy(&item, image + at, sizeof(item));
+		at += sizeof(item);
+		if (item_payload(&item) > len - at)
+			break;
+		if (!deliveries)
+			load_item(shard, &item, image + at);
+		for (i = 0; deliveries && item.kind == NARAD_IMAGE_DELIVERIES &&
+			 i < item.count; i++)
+		{
+			NaradDeliveries one;
+
+			memcpy(&one, image + at + i * sizeof(one), sizeof(one));
+			if (!load_returned(shard, &one))
+				return false;
+		}
+		at += item_payload(&item);
+	}
+	return true;
+}
+
+/*
+ * What lies below scan_pos and is neither settled nor returned was leased, or
+ * passed over, before the restart: it waits in `pending`, to be looked at.
+ */
+static bool
+load_pending(NaradShard *shard)
+{
+	NaradOffset at = NaradSetNextGap(&shard->settled, shard->frontier);
+	NaradLease *lease = NULL;
+
+	while (at < shard->scan_pos)
+	{
+		NaradOffset end = Min(NaradSetNextMember(&shard->settled, at),
+							  shard->scan_pos);
+
+		if (!NaradSetAddRange(&shard->pending, at, end - 1))
+			return false;
+		at = NaradSetNextGap(&shard->settled, end);
+	}
+	while ((lease = NaradLeaseNext(&shard->leases, lease)) != NULL)
+		(void) NaradSetRemove(&shard->pending, lease->offset);
+	if (shard->pending.nmembers > 0)
+	{
+		shard->rechecks[0].first = shard->frontier;
+		shard->rechecks[0].last = shard->scan_pos - 1;
+		shard->nrechecks = 1;
+	}
+	return true;
+}
+
+/* Settles what the entries of one page say, if they count. */
+static void
+load_journal_page(NaradShard *shard, const char *page, Size start,
+				  uint32 generation)
+{
+	const NaradJournalEntry *entry;
+	uint32		i;
+
+	while ((entry = NaradJournalNext(page, &start)) != NULL)
+	{
+		if (NaradJournalFate(entry, generation) != NARAD_ENTRY_COMMITTED)
+			continue;
+		for (i = 0; i < entry->nranges; i++)
+			load_range(shard, entry->ranges[i].first, entry->ranges[i].last);
+	}
+}
+
+static void
+load_journal(Relation rel, NaradShard *shard, const char *page,
+			 const NaradStateOwner *owner)
+{
+	const NaradStateHead *head = NaradPageStateHead(page);
+	PGAlignedBlock copy;
+	BlockNumber block;
+
+	load_journal_page(shard, page, NARAD_HEAD_JOURNAL_START(head),
+					  head->generation);
+	for (block = head->journal; block != 0;
+		 block = NaradPageStateChain(copy.data)->next)
+	{
+		if (!NaradStateChainCopy(rel, block, owner, copy.data))
+		{
+			ereport(WARNING,
+					(errcode(ERRCODE_DATA_CORRUPTED),
+					 errmsg("acknowledgements of group \"%s\" in partition %d of topic \"%s\" are damaged in block %u",
+							shard->group->name, shard->partition,
+							RelationGetRelationName(rel), block),
+					 errdetail("Messages may be delivered again.")));
+			break;
+		}
+		load_journal_page(shard, copy.data, sizeof(NaradStateChain),
+						  head->generation);
+	}
+}
+
+/* A page that is ours: frontier, what is settled above, what comes back. */
+static void
+load_page(Relation rel, NaradShard *shard, const char *page,
+		  const NaradStateOwner *owner)
+{
+	const NaradStateHead *head = NaradPageStateHead(page);
+	char	   *image = read_image(rel, page, owner);
+
+	shard->frontier = Max(shard->frontier, head->frontier);
+	shard->generation = head->generation;
+	if (image != NULL)
+		(void) load_image(shard, image, head->image_len, false);
+	else
+		ereport(WARNING,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("state of group \"%s\" in partition %d of topic \"%s\" is damaged",
+						shard->group->name, shard->partition,
+						RelationGetRelationName(rel)),
+				 errdetail("Messages after offset %lld are delivered again.",
+						   (long long) head->frontier - 1)));
+	load_journal(rel, shard, page, owner);
+
+	/* NARAD_INVALID_OFFSET + 1 is 0. */
+	shard->frontier = NaradSetNextGap(&shard->settled, shard->frontier);
+	shard->settled_end = Max(NaradSetMax(&shard->settled) + 1,
+							 shard->frontier);
+	NaradSetTrim(&shard->settled, shard->frontier);
+	shard->scan_pos = shard->frontier;
+	if (image != NULL &&
+		(!load_image(shard, image, head->image_len, true) ||
+		 !load_pending(shard)))
+	{
+		/* Short of memory: counts are lost, messages are not. */
+		NaradLeaseTableClear(&shard->leases);
+		NaradSetClear(&shard->pending);
+		shard->nholes = 0;
+		shard->nrechecks = 0;
+		shard->scan_pos = shard->frontier;
+	}
+	if (image != NULL)
+		pfree(image);
+}
+
+/* The earliest offset the partition has. */
+static void
+start_at_earliest(NaradShard *shard, NaradOffset earliest)
+{
+	NaradSetClear(&shard->settled);
+	NaradSetClear(&shard->pending);
+	NaradLeaseTableClear(&shard->leases);
+	shard->nholes = 0;
+	shard->nrechecks = 0;
+	shard->frontier = earliest;
+	shard->settled_end = earliest;
+	shard->scan_pos = earliest;
+}
+
+/*
+ * NaradStateLoad
+ *
+ * Fills a new shard that nobody else sees yet: from its state page, or at the
+ * earliest record if there is none, or if it is damaged or belongs to another
+ * log.  The caller has the relation locked, and holds no narad lock.  ERROR
+ * 53200 when memory is short.
+ */
+void
+NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard)
+{
+	NaradLogPartition *part = &info->shared->partitions[shard->partition];
+	NaradOffset earliest = pg_atomic_read_u64(&part->start_offset);
+	PGAlignedBlock copy;
+	BlockNumber block;
+	NaradStateOwner owner;
+	NaradHeadKind kind = NARAD_HEAD_EMPTY;
+
+	NaradStateOwnerGet(shard, &owner);
+	start_at_earliest(shard, earliest);
+	block = NaradStateBlock(rel, info, shard->group->name, owner.group_id,
+							shard->partition, false);
+	if (block != InvalidBlockNumber)
+		kind = NaradStateHeadCopy(rel, block, &owner, copy.data);
+	if (kind == NARAD_HEAD_OURS)
+		load_page(rel, shard, copy.data, &owner);
+	else if (kind == NARAD_HEAD_BAD)
+		ereport(WARNING,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("state page of group \"%s\" in partition %d of topic \"%s\" is damaged",
+						shard->group->name, shard->partition,
+						RelationGetRelationName(rel)),
+				 errdetail("The group starts at the earliest message of the partition.")));
+
+	/* The end only grows, so reading it last is right. */
+	if (shard->frontier > pg_atomic_read_u64(&part->end_offset))
+	{
+		ereport(LOG,
+				(errmsg("frontier of group \"%s\" in partition %d of topic \"%s\" lies beyond the partition's end",
+						shard->group->name, shard->partition,
+						RelationGetRelationName(rel)),
+				 errdetail("The group starts at the earliest message of the partition.")));
+		start_at_earliest(shard, earliest);
+
+		/* The page may go back only in a new generation (I6). */
+		shard->generation++;
+	}
+}
