@@ -348,6 +348,58 @@ NaradHullRestore(NaradLogPartition *part, TransactionId xid, NaradOffset offset)
 	return true;
 }
 
+#define POLL_BATCH 32
+
+/* The transactions of ownerless hulls, but for the first `skip`. */
+static int
+copy_ownerless(NaradLogPartition *part, int skip, TransactionId *xids)
+{
+	int			nxids = 0;
+	dlist_iter	iter;
+
+	LWLockAcquire(&part->hull_lock, LW_SHARED);
+	dlist_foreach(iter, &part->hulls)
+	{
+		NaradHull  *hull = dlist_container(NaradHull, node, iter.cur);
+
+		if (!hull->ownerless || skip-- > 0)
+			continue;
+		xids[nxids++] = hull->xid;
+		if (nxids == POLL_BATCH)
+			break;
+	}
+	LWLockRelease(&part->hull_lock);
+	return nxids;
+}
+
+/* Ends all ownerless hulls of a transaction. */
+static void
+end_ownerless(NaradLogPartition *part, TransactionId xid)
+{
+	NaradHull  *ended;
+
+	do
+	{
+		dlist_mutable_iter iter;
+
+		ended = NULL;
+		LWLockAcquire(&part->hull_lock, LW_EXCLUSIVE);
+		dlist_foreach_modify(iter, &part->hulls)
+		{
+			NaradHull  *hull = dlist_container(NaradHull, node, iter.cur);
+
+			if (hull->ownerless && hull->xid == xid)
+			{
+				end_hull(part, hull);
+				ended = hull;
+				break;
+			}
+		}
+		LWLockRelease(&part->hull_lock);
+		NaradFree(ended);
+	} while (ended != NULL);
+}
+
 /*
  * NaradHullPoll
  *
@@ -357,52 +409,22 @@ NaradHullRestore(NaradLogPartition *part, TransactionId xid, NaradOffset offset)
 void
 NaradHullPoll(NaradLogPartition *part)
 {
-#define POLL_BATCH 32
-	TransactionId ended[POLL_BATCH];
-	int			nended = 0;
-	TransactionId xids[POLL_BATCH];
-	int			nxids = 0;
-	int			i;
-	dlist_iter	iter;
-	dlist_mutable_iter miter;
+	int			skip = 0;
 
-	if (pg_atomic_read_u32(&part->nownerless) == 0)
-		return;
-
-	LWLockAcquire(&part->hull_lock, LW_SHARED);
-	dlist_foreach(iter, &part->hulls)
+	while (pg_atomic_read_u32(&part->nownerless) > (uint32) skip)
 	{
-		NaradHull  *hull = dlist_container(NaradHull, node, iter.cur);
+		TransactionId xids[POLL_BATCH];
+		int			nxids = copy_ownerless(part, skip, xids);
 
-		if (hull->ownerless && nxids < POLL_BATCH)
-			xids[nxids++] = hull->xid;
-	}
-	LWLockRelease(&part->hull_lock);
-
-	for (i = 0; i < nxids; i++)
-		if (!TransactionIdIsInProgress(xids[i]))
-			ended[nended++] = xids[i];
-
-	while (nended > 0)
-	{
-		NaradHull  *hull = NULL;
-
-		LWLockAcquire(&part->hull_lock, LW_EXCLUSIVE);
-		dlist_foreach_modify(miter, &part->hulls)
+		if (nxids == 0)
+			break;
+		for (int i = 0; i < nxids; i++)
 		{
-			hull = dlist_container(NaradHull, node, miter.cur);
-			if (hull->ownerless && hull->xid == ended[nended - 1])
-			{
-				end_hull(part, hull);
-				break;
-			}
-			hull = NULL;
+			if (TransactionIdIsInProgress(xids[i]))
+				skip++;
+			else
+				end_ownerless(part, xids[i]);
 		}
-		LWLockRelease(&part->hull_lock);
-		if (hull != NULL)
-			NaradFree(hull);
-		else
-			nended--;			/* all of that transaction's are gone */
 	}
 }
 

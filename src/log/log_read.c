@@ -37,6 +37,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
+#include "storage/predicate.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -911,6 +912,8 @@ NaradReaderBegin(Relation rel, NaradRelInfo *info, int partition,
 	memset(reader, 0, offsetof(NaradReader, states));
 	if (info->shared == NULL && !RecoveryInProgress())
 		info = NaradRelInfoAttach(rel);
+	if (IsolationIsSerializable())
+		PredicateLockRelation(rel, GetTransactionSnapshot());
 	reader->rel = rel;
 	reader->topic_id = info->topic_id;
 	reader->segment_pages = info->segment_pages;

@@ -37,6 +37,8 @@
 #include "base/base_error.h"
 #include "base/base_guc.h"
 #include "base/base_stop.h"
+#include "log/log_tableam.h"
+#include "queue/queue_dirty.h"
 #include "queue/queue_settle.h"
 #include "queue/queue_xact.h"
 
@@ -78,6 +80,9 @@ NaradShardReturn(NaradShard *shard, NaradLease *lease, int64 now, int64 delay)
 	else
 		NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_RETURNED);
 	NaradShardCountHole(shard, lease);
+	/* The page holds the delivery counts of retried messages. */
+	if (lease->deliveries > 0)
+		NaradDirtyMark(shard);
 }
 
 /*
@@ -121,7 +126,7 @@ find_shard(const NaradReceipt *receipt, NaradSettleTarget *target)
 		return NARAD_SETTLE_TOPIC_CHANGED;
 
 	/* I12: what the lock was waited for may have been a TRUNCATE. */
-	info = NaradRelationIsTopic(rel) ? NaradRelInfoGet(rel) : NULL;
+	info = NaradRelIsTopic(rel) ? NaradRelInfoGet(rel) : NULL;
 	if (info != NULL && info->topic_id == receipt->topic_id)
 		topic = NaradQueueTopicFind(receipt->topic_id);
 	if (topic == NULL)

@@ -55,6 +55,7 @@
 
 #include "base/base_memory.h"
 #include "log/log_events.h"
+#include "log/log_tableam.h"
 #include "queue/queue_dirty.h"
 #include "queue/queue_shard.h"
 #include "queue/queue_topic.h"
@@ -287,19 +288,6 @@ NaradTopicSettingsGet(Relation rel)
  */
 
 /*
- * NaradRelationIsTopic
- *
- * Is the relation a table of access method narad?
- */
-bool
-NaradRelationIsTopic(Relation rel)
-{
-	return rel->rd_rel->relkind == RELKIND_RELATION &&
-		OidIsValid(rel->rd_rel->relam) &&
-		rel->rd_rel->relam == get_table_am_oid("narad", true);
-}
-
-/*
  * NaradTopicCheck
  *
  * ERROR 42809 unless the relation is a topic.
@@ -307,7 +295,7 @@ NaradRelationIsTopic(Relation rel)
 void
 NaradTopicCheck(Relation rel)
 {
-	if (!NaradRelationIsTopic(rel))
+	if (!NaradRelIsTopic(rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" is not a topic",

@@ -65,7 +65,6 @@ extern const NaradTopicSettings *NaradTopicSettingsGet(Relation rel);
 
 /* ERROR 42809 "... is not a topic" unless the relation is one (AM narad). */
 extern void NaradTopicCheck(Relation rel);
-extern bool NaradRelationIsTopic(Relation rel);
 
 /* ERROR 42501 unless the current user has all of mode; 0A000/42501 when
  * row-level security applies to the caller. */

@@ -57,6 +57,7 @@
 
 #include "base/base_guc.h"
 #include "base/base_stop.h"
+#include "log/log_tableam.h"
 #include "queue/queue_settle.h"
 #include "queue/queue_state.h"
 #include "queue/queue_xact.h"
@@ -504,7 +505,7 @@ persist_shard(NaradShard *shard, const NaradAckedOffset *acked, int nacked,
 	rel = try_relation_open(pg_atomic_read_u32(&shard->topic->relid), NoLock);
 	if (rel == NULL)
 		return;
-	found = NaradRelationIsTopic(rel) ? NaradRelInfoAttach(rel) : NULL;
+	found = NaradRelIsTopic(rel) ? NaradRelInfoAttach(rel) : NULL;
 	if (found == NULL || found->topic_id != shard->topic->topic_id)
 	{
 		relation_close(rel, NoLock);

@@ -36,6 +36,7 @@
 
 #include "log/log_meta.h"
 #include "log/log_read.h"
+#include "log/log_tableam.h"
 #include "queue/queue_shard.h"
 #include "queue/queue_state.h"
 #include "sql/sql_args.h"
@@ -128,7 +129,7 @@ visit_topics(FunctionCallInfo fcinfo, TopicVisitor visit)
 		rel = try_relation_open(lfirst_oid(lc), AccessShareLock);
 		if (rel == NULL)
 			continue;
-		if (NaradRelationIsTopic(rel))
+		if (NaradRelIsTopic(rel))
 			visit(rel, rsinfo);
 		relation_close(rel, AccessShareLock);
 	}

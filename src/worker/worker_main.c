@@ -50,6 +50,7 @@
 #include "utils/wait_event.h"
 
 #include "base/base_guc.h"
+#include "log/log_tableam.h"
 #include "queue/queue_dirty.h"
 #include "queue/queue_state.h"
 #include "worker/worker_launcher.h"
@@ -120,7 +121,7 @@ write_item(const NaradDirtyItem *item)
 		UnlockRelationOid(item->relid, RowExclusiveLock);
 		return false;
 	}
-	found = NaradRelationIsTopic(rel) ? NaradRelInfoAttach(rel) : NULL;
+	found = NaradRelIsTopic(rel) ? NaradRelInfoAttach(rel) : NULL;
 	if (found != NULL)
 	{
 		/* A copy: the relation's may go with an invalidation. */

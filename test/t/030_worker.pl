@@ -76,6 +76,7 @@ sub crash
 
 # Who is there.
 fresh_topic('seen', 3);
+$node->safe_psql('postgres', "SELECT narad.consume('seen')");
 ok($node->poll_query_until('postgres', q{
 SELECT array_agg(backend_type ORDER BY backend_type) = '{narad launcher,narad worker}'
 FROM pg_stat_activity WHERE backend_type LIKE 'narad %'}),
