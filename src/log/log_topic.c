@@ -53,6 +53,7 @@
 typedef struct NaradLogTopicCtl
 {
 	LWLock		lock;			/* rank hash, over the chains */
+	pg_atomic_uint32 nmade;		/* topics ever built; numbers their rings */
 	NaradLogTopic *buckets[TOPIC_BUCKETS];
 } NaradLogTopicCtl;
 
@@ -82,6 +83,7 @@ NaradLogTopicShmemInit(void)
 	{
 		memset(TopicCtl, 0, sizeof(NaradLogTopicCtl));
 		NaradLockInit(&TopicCtl->lock, NARAD_LOCK_HASH);
+		pg_atomic_init_u32(&TopicCtl->nmade, 0);
 	}
 }
 
@@ -466,7 +468,8 @@ free_topic(NaradLogTopic *topic)
 /* Makes a partition's locks, lists and map; false when out of memory. */
 static bool
 init_partition(NaradLogPartition *part, const NaradLogPartition *local,
-			   int partition, const FoundSegment *segments)
+			   int partition, const FoundSegment *segments,
+			   uint64 ring_base)
 {
 	uint32		i;
 
@@ -485,7 +488,7 @@ init_partition(NaradLogPartition *part, const NaradLogPartition *local,
 					   part->open.first_block + part->next_page - 1 :
 					   InvalidBlockNumber);
 	pg_atomic_init_u64(&part->corrupt_records, 0);
-	pg_atomic_init_u64(&part->ring_head, 0);
+	pg_atomic_init_u64(&part->ring_head, ring_base);
 	pg_atomic_init_u32(&part->nownerless, 0);
 	dlist_init(&part->hulls);
 
@@ -503,6 +506,7 @@ static NaradLogTopic *
 build_shared(TopicBuild *build)
 {
 	NaradLogTopic *topic = NaradAlloc(sizeof(NaradLogTopic));
+	uint64		ring_base;
 	int			partition;
 	int			next = 0;
 	int			i;
@@ -535,6 +539,13 @@ build_shared(TopicBuild *build)
 		return NULL;
 	}
 
+	/*
+	 * A reader may have read the ring of this topic's file before it was
+	 * moved: positions of two rings are never close, so that one of the other
+	 * is taken for overrun, and all that waits is looked at again.
+	 */
+	ring_base = (uint64) pg_atomic_add_fetch_u32(&TopicCtl->nmade, 1) << 40;
+
 	/* All lists first: free_topic goes over every partition. */
 	for (partition = 0; partition < topic->npartitions; partition++)
 	{
@@ -551,7 +562,7 @@ build_shared(TopicBuild *build)
 			   build->segments[next].entry.partition == partition)
 			next++;
 		if (!init_partition(part, &build->partitions[partition], partition,
-							&build->segments[first]))
+							&build->segments[first], ring_base))
 		{
 			free_topic(topic);
 			return NULL;

@@ -572,6 +572,11 @@ read_group(NaradConsumer *c)
 				read->recheck = !NaradHullAdopt(c->part, result.xid,
 												read->offset);
 				break;
+			case NARAD_READ_OWN:
+				/* Its hull may be in the ring of a file it was moved from. */
+				read->recheck = !NaradHullAdopt(c->part, GetTopTransactionId(),
+												read->offset);
+				break;
 			case NARAD_READ_DEAD:
 			case NARAD_READ_CORRUPT:
 				dead_from = read->offset;
