@@ -116,6 +116,7 @@ typedef struct NaradConsumer
 	void	   *emit_arg;
 	NaradQueueTopic *topic;
 	NaradGroup *group;
+	NaradGroupId group_id;
 	Snapshot	snapshot;		/* NULL: committed as of now */
 	int64		timeout;		/* us */
 	uint32		max_in_flight;
@@ -315,13 +316,17 @@ claim(NaradConsumer *c, NaradLease *lease)
 	claim_made->status = NARAD_READ_INVISIBLE;
 }
 
-/* An entry for an offset that has none, with room for it to be settled. */
+/*
+ * An entry for an offset that has none, with room for it to be settled.  The
+ * last of the memory is not for leases: topics, groups and open transactions
+ * need it.
+ */
 static NaradLease *
 new_entry(NaradShard *shard, NaradOffset offset)
 {
 	NaradLease *lease;
 
-	if (!NaradShardReserve(shard, offset))
+	if (NaradMemoryIsLow() || !NaradShardReserve(shard, offset))
 		return NULL;
 	lease = NaradLeaseInsert(&shard->leases, offset);
 	return lease;
@@ -491,7 +496,7 @@ claim_group(NaradConsumer *c, int want)
 	c->nclaims = 0;
 
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
-	if (shard->dropped)
+	if (!NaradShardIsOf(shard, c->group_id))
 	{
 		LWLockRelease(&shard->lock);
 		return false;
@@ -726,12 +731,12 @@ dispose_group(NaradConsumer *c)
 
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	NaradXactForget(c->mark);
-	if (!shard->dropped)
+	if (NaradShardIsOf(shard, c->group_id))
 	{
 		for (int i = 0; i < c->nclaims; i++)
 			dispose_claim(c, &c->claims[i], now, wall_now);
+		recheck_ended(c);
 	}
-	recheck_ended(c);
 	LWLockRelease(&shard->lock);
 }
 
@@ -742,7 +747,7 @@ emit_group(NaradConsumer *c)
 	NaradReceipt receipt;
 
 	receipt.topic_id = c->topic->topic_id;
-	receipt.group_id = c->group->group_id;
+	receipt.group_id = c->group_id;
 	receipt.partition = c->shard->partition;
 	for (int i = 0; i < c->nclaims; i++)
 	{
@@ -775,17 +780,23 @@ begin_visit(NaradConsumer *c, int partition)
 {
 	NaradShard *shard;
 
-	shard = NaradShardGet(c->rel, c->info, c->topic, c->group, partition);
+	shard = NaradShardGet(c->rel, c->info, c->topic, c->group, c->group_id,
+						  partition);
 	c->shard = shard;
 	c->part = &c->info->shared->partitions[partition];
 	c->look_from = 0;
 	NaradHullPoll(c->part);
 	c->ring_noted = NaradRingHead(c->part);
 
+	c->returned_left = 0;
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
-	NaradShardExpire(shard, NaradClockNow(), MAX_EXPIRED);
-	c->returned_left = Min(shard->leases.nstate[NARAD_LEASE_RETURNED],
-						   (uint32) Max(MAX_TURNED, c->args->max_messages));
+	if (NaradShardIsOf(shard, c->group_id))
+	{
+		NaradShardExpire(shard, NaradClockNow(), MAX_EXPIRED);
+		c->returned_left = Min(shard->leases.nstate[NARAD_LEASE_RETURNED],
+							   (uint32) Max(MAX_TURNED,
+											c->args->max_messages));
+	}
 	LWLockRelease(&shard->lock);
 }
 
@@ -903,7 +914,8 @@ NaradConsume(Relation rel, NaradRelInfo *info, const NaradConsumeArgs *args,
 
 	c->topic = NaradQueueTopicGet(rel, c->info);
 	check_partition(c);
-	c->group = NaradGroupGet(rel, c->info, c->topic, args->group);
+	c->group = NaradGroupGet(rel, c->info, c->topic, args->group,
+							 &c->group_id);
 	if (!c->group->paused)
 		consume_partitions(c);
 	if (c->ntaken == 0 && c->no_memory)

@@ -39,7 +39,7 @@
 
 #define RETRY_FIRST_US	INT64CONST(1000000)
 #define RETRY_LAST_US	INT64CONST(60000000)
-#define RETRY_FORGET_US	INT64CONST(300000000)
+#define RETRY_FORGET_US	INT64CONST(300000000)	/* of a life without failure */
 
 /* Everything under DirtyCtl->lock unless said otherwise. */
 typedef struct NaradDatabase
@@ -183,11 +183,12 @@ NaradDirtyClear(NaradShard *shard)
 /*
  * NaradDirtyTake
  *
- * Copies the keys of up to max shards that were listed before a time and are
- * not postponed, and moves them to the end of the list.
+ * Copies the keys of up to max shards that were listed before a time and,
+ * unless told otherwise, are not postponed, and moves them to the end of the
+ * list.
  */
 int
-NaradDirtyTake(NaradDirtyItem *items, int max, int64 before)
+NaradDirtyTake(NaradDirtyItem *items, int max, int64 before, bool postponed)
 {
 	NaradDatabase *db;
 	int64		now = NaradClockNow();
@@ -204,12 +205,14 @@ NaradDirtyTake(NaradDirtyItem *items, int max, int64 before)
 
 		/* No shard lock: what is read here does not change in the list. */
 		dlist_push_tail(&db->dirty, node);
-		if (shard->dirty_since >= before || shard->write_after > now)
+		if (shard->dirty_since >= before ||
+			(shard->write_after > now && !postponed))
 			continue;
 		items[nitems].relid = pg_atomic_read_u32(&shard->topic->relid);
 		items[nitems].topic_id = shard->topic->topic_id;
-		items[nitems].group_id = shard->group->group_id;
+		items[nitems].group_id = shard->group_id;
 		items[nitems].partition = shard->partition;
+		items[nitems].dirty_since = shard->dirty_since;
 		nitems++;
 	}
 	LWLockRelease(&DirtyCtl->lock);
@@ -237,7 +240,7 @@ NaradDirtyPostpone(const NaradDirtyItem *item, int64 until)
 												iter.cur);
 
 			if (shard->topic->topic_id == item->topic_id &&
-				shard->group->group_id == item->group_id &&
+				shard->group_id == item->group_id &&
 				shard->partition == item->partition)
 			{
 				shard->write_after = until;
@@ -352,13 +355,22 @@ NaradDirtyAttached(void)
 /*
  * NaradDirtySetLauncher
  *
- * Where to knock when a database wants a worker.
+ * Where to knock when a database wants a worker.  A new launcher knows of no
+ * worker that the one before it asked for: if one is still to come, there may
+ * be two, and the second leaves again.
  */
 void
 NaradDirtySetLauncher(Latch *latch)
 {
+	dlist_iter	iter;
+
 	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
 	DirtyCtl->launcher_latch = latch;
+	if (latch != NULL)
+	{
+		dlist_foreach(iter, &DirtyCtl->databases)
+			dlist_container(NaradDatabase, node, iter.cur)->is_starting = false;
+	}
 	LWLockRelease(&DirtyCtl->lock);
 }
 
@@ -429,13 +441,20 @@ NaradDirtyBecomeWorker(void)
 	return accepted;
 }
 
-/* Doubles the wait before the next start. */
+/*
+ * Doubles the wait before the next start; one that failed long ago does not
+ * count.
+ */
 static void
 back_off(NaradDatabase *db)
 {
-	db->retry_delay = db->retry_delay == 0 ? RETRY_FIRST_US :
-		Min(db->retry_delay * 2, RETRY_LAST_US);
-	db->retry_at = NaradClockNow() + db->retry_delay;
+	int64		now = NaradClockNow();
+
+	if (db->retry_delay == 0 || now - db->retry_at > RETRY_FORGET_US)
+		db->retry_delay = RETRY_FIRST_US;
+	else
+		db->retry_delay = Min(db->retry_delay * 2, RETRY_LAST_US);
+	db->retry_at = now + db->retry_delay;
 }
 
 /*
@@ -505,6 +524,20 @@ NaradDirtyWorkerPid(Oid database)
 		pid = db->worker_pid;
 	LWLockRelease(&DirtyCtl->lock);
 	return pid;
+}
+
+/*
+ * NaradDirtyHasWorker
+ *
+ * Has this database a worker?  One read of shared memory in a backend that
+ * has announced itself, and a worker may come or leave at any time.
+ */
+bool
+NaradDirtyHasWorker(void)
+{
+	if (my_database != NULL)
+		return *(volatile int *) &my_database->worker_pid != 0;
+	return NaradDirtyWorkerPid(MyDatabaseId) != 0;
 }
 
 /*

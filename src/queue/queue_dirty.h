@@ -31,14 +31,16 @@ typedef struct NaradDirtyItem
 	NaradTopicId topic_id;
 	NaradGroupId group_id;
 	int			partition;
+	int64		dirty_since;	/* monotonic us */
 } NaradDirtyItem;
 
 /*
  * Copies up to max keys of this database's list, of shards listed before
- * `before` (monotonic us) and not postponed; returns how many.  They stay
- * listed, at the end, until NaradDirtyClear.
+ * `before` (monotonic us) and not postponed, or these too; returns how many.
+ * They stay listed, at the end, until NaradDirtyClear.
  */
-extern int	NaradDirtyTake(NaradDirtyItem *items, int max, int64 before);
+extern int	NaradDirtyTake(NaradDirtyItem *items, int max, int64 before,
+						   bool postponed);
 extern void NaradDirtyPostpone(const NaradDirtyItem *item, int64 until);
 extern int	NaradDirtyCount(void);	/* of this database */
 
@@ -67,6 +69,7 @@ extern bool NaradDirtyBecomeWorker(void);
 extern void NaradDirtyLeaveWorker(bool done);
 extern void NaradDirtyStartFailed(Oid database);	/* asks again later */
 extern int	NaradDirtyWorkerPid(Oid database);	/* 0 if none */
+extern bool NaradDirtyHasWorker(void);	/* this database */
 
 /* While barred, no worker is started for the database (DROP DATABASE ...). */
 extern void NaradDirtyBar(Oid database, bool barred);

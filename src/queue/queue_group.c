@@ -7,21 +7,25 @@
  *             disk is storage's (log_meta.h), changed here only.
  * Invariants: a live entry in memory is live on disk: both change under the
  *             topic lock.  Group ids are never given twice in a topic, so a
- *             receipt of a dropped group meets no other (I4).  An entry stays,
- *             marked dropped, until the topic is gone: whoever has a lock on
- *             the relation may keep pointers.
+ *             receipt of a dropped group meets no other (I4).  An entry and
+ *             its shards stay entries and shards until the topic is gone, so
+ *             whoever has a lock on the relation may keep pointers; but those
+ *             of a dropped group serve the next one, and so he keeps the
+ *             group id, too, and compares.  Groups made and dropped for ever
+ *             take no more memory than the most that lived at once.
  * Locks:      the topic lock, and under it, only when a group is not in
  *             memory or changes, those of storage with reads and writes of
- *             the group directory.  That holds an LWLock over I/O on purpose:
- *             it is rare, short, and what keeps disk and memory one; an error
- *             in it leaves both as they were.
+ *             the group directory (the relation extension lock among them).
+ *             That holds an LWLock over I/O on purpose: it is rare, short, and
+ *             what keeps disk and memory one; an error in it leaves both as
+ *             they were.
  * Runs in:    any backend, with the relation locked.
  * WAL:        through log_meta.h.  What a user asks for takes a transaction
  *             id, so that its commit flushes and waits for standbys; it acts
  *             at once and is not undone by rollback, as nextval.
- * On error:   a group may have been made without all its start positions
- *             when the server crashes in the middle of create_group: those
- *             partitions then start at the earliest record, never later.
+ * On error:   a group is found only once all its start positions are written.
+ *             When making it fails, or the server does, there is none, and
+ *             its place on disk serves the next.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -36,6 +40,7 @@
 #include "utils/timestamp.h"
 
 #include "base/base_memory.h"
+#include "base/base_stop.h"
 #include "log/log_meta.h"
 #include "log/log_read.h"
 #include "queue/queue_shard.h"
@@ -61,14 +66,23 @@ find_group(NaradQueueTopic *topic, const char *name)
 }
 
 /*
- * Puts a group of the directory into memory.  The topic lock is held
+ * A place for a group: a dropped one's, or a new one.  The topic lock is held
  * exclusively; NULL if there is no memory.
  */
 static NaradGroup *
-remember_group(NaradQueueTopic *topic, const NaradGroupEntry *entry)
+find_free_group(NaradQueueTopic *topic)
 {
-	NaradGroup *group = NaradAlloc(sizeof(NaradGroup));
+	NaradGroup *group;
+	dlist_iter	iter;
 
+	dlist_foreach(iter, &topic->groups)
+	{
+		group = dlist_container(NaradGroup, node, iter.cur);
+		if (group->is_free)
+			return group;
+	}
+
+	group = NaradAlloc(sizeof(NaradGroup));
 	if (group == NULL)
 		return NULL;
 	group->shards = NaradAlloc(sizeof(NaradShard *) * topic->npartitions);
@@ -77,13 +91,35 @@ remember_group(NaradQueueTopic *topic, const NaradGroupEntry *entry)
 		NaradFree(group);
 		return NULL;
 	}
-	group->group_id = entry->group_id;
-	memcpy(group->name, entry->name, NAMEDATALEN);
 	group->npartitions = topic->npartitions;
-	group->paused = entry->paused != 0;
-	group->generation = entry->generation;
+	group->dropped = true;
+	group->is_free = true;
 	pg_atomic_init_u32(&group->next_partition, 0);
 	dlist_push_tail(&topic->groups, &group->node);
+	return group;
+}
+
+/*
+ * Puts a group of the directory into memory.  The topic lock is held
+ * exclusively; NULL if there is no memory.
+ */
+static NaradGroup *
+remember_group(NaradQueueTopic *topic, const NaradGroupEntry *entry)
+{
+	NaradGroup *group = find_free_group(topic);
+
+	if (group == NULL)
+		return NULL;
+	group->group_id = entry->group_id;
+	memcpy(group->name, entry->name, NAMEDATALEN);
+	group->paused = entry->paused != 0;
+	group->generation = entry->generation;
+	pg_atomic_write_u32(&group->next_partition, 0);
+	group->is_free = false;
+
+	/* Who loads a shard looks without the lock: the id first. */
+	pg_write_barrier();
+	group->dropped = false;
 	return group;
 }
 
@@ -117,14 +153,14 @@ report_missing_group(Relation rel, const char *name)
 /*
  * NaradGroupGet
  *
- * The live group of a name, from memory or else from the directory; the group
- * 'default' is made if there is none, at the earliest record.  Another one
- * that is missing is ERROR 42704.  The caller holds RowExclusiveLock on the
- * topic and no narad lock.  May error 53200.
+ * The live group of a name, and its id, from memory or else from the
+ * directory; the group 'default' is made if there is none, at the earliest
+ * record.  Another one that is missing is ERROR 42704.  The caller holds
+ * RowExclusiveLock on the topic and no narad lock.  May error 53200.
  */
 NaradGroup *
 NaradGroupGet(Relation rel, NaradRelInfo *info, NaradQueueTopic *topic,
-			  const char *name)
+			  const char *name, NaradGroupId *group_id)
 {
 	NaradGroupEntry entry;
 	NaradGroup *group;
@@ -133,6 +169,8 @@ NaradGroupGet(Relation rel, NaradRelInfo *info, NaradQueueTopic *topic,
 
 	LWLockAcquire(&topic->lock, LW_SHARED);
 	group = find_group(topic, name);
+	if (group != NULL)
+		*group_id = group->group_id;
 	LWLockRelease(&topic->lock);
 	if (group != NULL)
 		return group;
@@ -145,7 +183,7 @@ NaradGroupGet(Relation rel, NaradRelInfo *info, NaradQueueTopic *topic,
 		exists = NaradGroupFind(rel, name, &entry);
 		if (!exists && strcmp(name, DEFAULT_GROUP) == 0)
 		{
-			NaradGroupMake(rel, info, name, &entry, &created);
+			NaradGroupMake(rel, info, name, true, &entry, &created);
 			exists = true;
 		}
 		if (!exists)
@@ -155,6 +193,8 @@ NaradGroupGet(Relation rel, NaradRelInfo *info, NaradQueueTopic *topic,
 		}
 		group = remember_group(topic, &entry);
 	}
+	if (group != NULL)
+		*group_id = group->group_id;
 	LWLockRelease(&topic->lock);
 	if (group == NULL)
 		NaradReportOutOfMemory("a consumer group");
@@ -249,7 +289,11 @@ find_offset_by_time(Relation rel, NaradRelInfo *info, int partition,
 	return low;
 }
 
-/* Where a new group starts in each partition, palloc'ed. */
+/*
+ * Where a new group starts in each partition, palloc'ed.  The latest is the
+ * first offset at or above which a record may still commit: open transactions
+ * have theirs below the end, and the group must not miss them (I1).
+ */
 static NaradOffset *
 find_starts(Relation rel, NaradRelInfo *info, NaradStartFrom start,
 			TimestampTz start_time)
@@ -261,13 +305,16 @@ find_starts(Relation rel, NaradRelInfo *info, NaradStartFrom start,
 	for (i = 0; i < npartitions; i++)
 	{
 		NaradOffset earliest;
+		NaradOffset end;
 		NaradOffset stable;
 
 		if (start == NARAD_START_TIME)
 			starts[i] = find_offset_by_time(rel, info, i, start_time);
 		else
-			NaradPartitionBounds(rel, info, i, &earliest, &starts[i],
-								 &stable);
+		{
+			NaradPartitionBounds(rel, info, i, &earliest, &end, &stable);
+			starts[i] = Min(stable, end);
+		}
 	}
 	return starts;
 }
@@ -296,9 +343,16 @@ NaradGroupCreate(Relation rel, NaradRelInfo *info, const char *name,
 
 	/* Nobody finds the group before its start positions are written. */
 	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
-	NaradGroupMake(rel, info, name, &entry, &created);
-	for (i = 0; created && starts != NULL && i < info->npartitions; i++)
-		NaradStateStartAt(rel, info, &entry, i, starts[i]);
+	NaradGroupMake(rel, info, name, starts == NULL, &entry, &created);
+	if (created && starts != NULL)
+	{
+		for (i = 0; i < info->npartitions; i++)
+		{
+			NaradStateStartAt(rel, info, &entry, i, starts[i]);
+			NARAD_FAIL("group-start");
+		}
+		NaradGroupMakeLive(rel, info, &entry);
+	}
 	LWLockRelease(&topic->lock);
 	if (starts != NULL)
 		pfree(starts);
@@ -334,14 +388,25 @@ NaradGroupDrop(Relation rel, NaradRelInfo *info, const char *name)
 	if (!existed)
 		report_missing_group(rel, name);
 
-	/* No shard is made for a dropped group: NaradShardGet looks. */
-	for (i = 0; group != NULL && i < group->npartitions; i++)
-	{
-		NaradShard *shard = NaradShardFind(group, i);
+	if (group == NULL)
+		return;
 
+	/*
+	 * Whoever loads a shard looks once more whether the group is there, under
+	 * the io_lock that this waits for.  So no shard is left in it when its
+	 * place is given to the next.
+	 */
+	for (i = 0; i < group->npartitions; i++)
+	{
+		NaradShard *shard = *(NaradShard *volatile *) &group->shards[i];
+
+		pg_read_barrier();
 		if (shard != NULL)
 			NaradShardDrop(shard);
 	}
+	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
+	group->is_free = true;
+	LWLockRelease(&topic->lock);
 }
 
 /*

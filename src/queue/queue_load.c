@@ -3,16 +3,18 @@
  * queue_load.c
  *	  Loading a shard from its state page.
  *
- * Owns:       a shard that was just made and that nobody else sees yet.
+ * Owns:       a shard that is nobody's yet (marked as dropped).
  * Invariants: I5: a journal entry counts if and only if its transaction
  *             committed.  I1: in doubt the shard starts earlier: without a
  *             page, with a damaged one, or with one that belongs to another
  *             log.
- * Locks:      none of the shard's, since nobody sees it.
+ * Locks:      the shard's io_lock is held by the caller; its lock is not
+ *             needed, since nobody else touches such a shard.
  * Runs in:    any backend, at the first use of a shard.
  * WAL:        none.
- * On error:   53200, and the caller frees the shard.  Delivery counts are
- *             given up when memory is too short for them alone.
+ * On error:   53200, and the caller empties the shard.  Delivery counts are
+ *             given up when memory is too short for them alone.  Damage is
+ *             noted, and told (NaradStateReport) once no lock is held.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -52,7 +54,7 @@ read_image(Relation rel, const char *page, const NaradStateOwner *owner)
 		{
 			NaradStateChain *chain = NaradPageStateChain(copy.data);
 
-			if (!NaradStateChainCopy(rel, block, owner, copy.data) ||
+			if (!NaradStateChainCopy(rel, block, owner, false, copy.data) ||
 				chain->serial != head->serial ||
 				chain->len > head->image_len - len || chain->len == 0)
 				break;
@@ -257,7 +259,7 @@ load_journal_page(NaradShard *shard, const char *page, Size start,
 
 static void
 load_journal(Relation rel, NaradShard *shard, const char *page,
-			 const NaradStateOwner *owner)
+			 const NaradStateOwner *owner, NaradStateDamage * damage)
 {
 	const NaradStateHead *head = NaradPageStateHead(page);
 	PGAlignedBlock copy;
@@ -268,14 +270,9 @@ load_journal(Relation rel, NaradShard *shard, const char *page,
 	for (block = head->journal; block != 0;
 		 block = NaradPageStateChain(copy.data)->next)
 	{
-		if (!NaradStateChainCopy(rel, block, owner, copy.data))
+		if (!NaradStateChainCopy(rel, block, owner, false, copy.data))
 		{
-			ereport(WARNING,
-					(errcode(ERRCODE_DATA_CORRUPTED),
-					 errmsg("acknowledgements of group \"%s\" in partition %d of topic \"%s\" are damaged in block %u",
-							shard->group->name, shard->partition,
-							RelationGetRelationName(rel), block),
-					 errdetail("Messages may be delivered again.")));
+			damage->journal_block = block;
 			break;
 		}
 		load_journal_page(shard, copy.data, sizeof(NaradStateChain),
@@ -286,7 +283,7 @@ load_journal(Relation rel, NaradShard *shard, const char *page,
 /* A page that is ours: frontier, what is settled above, what comes back. */
 static void
 load_page(Relation rel, NaradShard *shard, const char *page,
-		  const NaradStateOwner *owner)
+		  const NaradStateOwner *owner, NaradStateDamage * damage)
 {
 	const NaradStateHead *head = NaradPageStateHead(page);
 	char	   *image = read_image(rel, page, owner);
@@ -296,14 +293,11 @@ load_page(Relation rel, NaradShard *shard, const char *page,
 	if (image != NULL)
 		(void) load_image(shard, image, head->image_len, false);
 	else
-		ereport(WARNING,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("state of group \"%s\" in partition %d of topic \"%s\" is damaged",
-						shard->group->name, shard->partition,
-						RelationGetRelationName(rel)),
-				 errdetail("Messages after offset %lld are delivered again.",
-						   (long long) head->frontier - 1)));
-	load_journal(rel, shard, page, owner);
+	{
+		damage->image = true;
+		damage->frontier = head->frontier;
+	}
+	load_journal(rel, shard, page, owner, damage);
 
 	/* NARAD_INVALID_OFFSET + 1 is 0. */
 	shard->frontier = NaradSetNextGap(&shard->settled, shard->frontier);
@@ -343,13 +337,14 @@ start_at_earliest(NaradShard *shard, NaradOffset earliest)
 /*
  * NaradStateLoad
  *
- * Fills a new shard that nobody else sees yet: from its state page, or at the
+ * Fills an empty shard that is nobody's yet: from its state page, or at the
  * earliest record if there is none, or if it is damaged or belongs to another
- * log.  The caller has the relation locked, and holds no narad lock.  ERROR
- * 53200 when memory is short.
+ * log; then *damage, zeroes before, has what is to be told.  The caller has
+ * the relation and the shard's io_lock.  ERROR 53200 when memory is short.
  */
 void
-NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard)
+NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard,
+			   NaradStateDamage * damage)
 {
 	NaradLogPartition *part = &info->shared->partitions[shard->partition];
 	NaradOffset earliest = pg_atomic_read_u64(&part->start_offset);
@@ -360,31 +355,61 @@ NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard)
 
 	NaradStateOwnerGet(shard, &owner);
 	start_at_earliest(shard, earliest);
-	block = NaradStateBlock(rel, info, shard->group->name, owner.group_id,
-							shard->partition, false);
+	strlcpy(damage->group, shard->group->name, NAMEDATALEN);
+	damage->partition = shard->partition;
+	block = NaradStateBlock(rel, info, owner.group_id, shard->partition,
+							false);
 	if (block != InvalidBlockNumber)
 		kind = NaradStateHeadCopy(rel, block, &owner, copy.data);
 	if (kind == NARAD_HEAD_OURS)
-		load_page(rel, shard, copy.data, &owner);
+		load_page(rel, shard, copy.data, &owner, damage);
 	else if (kind == NARAD_HEAD_BAD)
-		ereport(WARNING,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("state page of group \"%s\" in partition %d of topic \"%s\" is damaged",
-						shard->group->name, shard->partition,
-						RelationGetRelationName(rel)),
-				 errdetail("The group starts at the earliest message of the partition.")));
+		damage->head = true;
 
 	/* The end only grows, so reading it last is right. */
 	if (shard->frontier > pg_atomic_read_u64(&part->end_offset))
 	{
-		ereport(LOG,
-				(errmsg("frontier of group \"%s\" in partition %d of topic \"%s\" lies beyond the partition's end",
-						shard->group->name, shard->partition,
-						RelationGetRelationName(rel)),
-				 errdetail("The group starts at the earliest message of the partition.")));
+		damage->beyond_end = true;
 		start_at_earliest(shard, earliest);
 
 		/* The page may go back only in a new generation (I6). */
 		shard->generation++;
 	}
+}
+
+/*
+ * NaradStateReport
+ *
+ * Tells what was found damaged at loading.  No narad lock is held.
+ */
+void
+NaradStateReport(Relation rel, const NaradStateDamage * damage)
+{
+	const char *topic = RelationGetRelationName(rel);
+
+	if (damage->head)
+		ereport(WARNING,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("state page of group \"%s\" in partition %d of topic \"%s\" is damaged",
+						damage->group, damage->partition, topic),
+				 errdetail("The group starts at the earliest message of the partition.")));
+	if (damage->image)
+		ereport(WARNING,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("state of group \"%s\" in partition %d of topic \"%s\" is damaged",
+						damage->group, damage->partition, topic),
+				 errdetail("Messages after offset %lld are delivered again.",
+						   (long long) damage->frontier - 1)));
+	if (damage->journal_block != 0)
+		ereport(WARNING,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("acknowledgements of group \"%s\" in partition %d of topic \"%s\" are damaged in block %u",
+						damage->group, damage->partition, topic,
+						damage->journal_block),
+				 errdetail("Messages may be delivered again.")));
+	if (damage->beyond_end)
+		ereport(LOG,
+				(errmsg("frontier of group \"%s\" in partition %d of topic \"%s\" lies beyond the partition's end",
+						damage->group, damage->partition, topic),
+				 errdetail("The group starts at the earliest message of the partition.")));
 }

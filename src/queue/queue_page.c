@@ -35,7 +35,7 @@ void
 NaradStateOwnerGet(const NaradShard *shard, NaradStateOwner *owner)
 {
 	owner->topic_id = shard->topic->topic_id;
-	owner->group_id = shard->group->group_id;
+	owner->group_id = shard->group_id;
 	owner->partition = shard->partition;
 }
 
@@ -86,18 +86,19 @@ NaradHeadClassify(const char *page, const NaradStateOwner *owner)
 		NARAD_HEAD_JOURNAL_START(head) > used)
 		return NARAD_HEAD_BAD;
 	if (head->group_id < owner->group_id)
-		return NARAD_HEAD_EMPTY;
+		return NARAD_HEAD_OLDER;
 	return head->group_id == owner->group_id ? NARAD_HEAD_OURS : NARAD_HEAD_GONE;
 }
 
-/* A well-formed chain page of ours? */
+/* A well-formed chain page of ours, or of an older group of our place? */
 static bool
-is_our_chain(const char *page, const NaradStateOwner *owner)
+is_our_chain(const char *page, const NaradStateOwner *owner, bool older)
 {
 	const NaradStateChain *chain = NaradPageStateChain(page);
 
 	return NaradStatePageCheck(page, owner) &&
-		chain->group_id == owner->group_id &&
+		(chain->group_id == owner->group_id ||
+		 (older && chain->group_id < owner->group_id)) &&
 		chain->partition == owner->partition &&
 		chain->len <= NARAD_CHAIN_SPACE &&
 		((PageHeader) page)->pd_lower ==
@@ -107,14 +108,16 @@ is_our_chain(const char *page, const NaradStateOwner *owner)
 /*
  * NaradStateChainCopy
  *
- * Copies a chained page; false unless it is a sound one of ours.
+ * Copies a chained page; false unless it is a sound one of ours, or, if that
+ * will do, of an older group that had our head page.
  */
 bool
 NaradStateChainCopy(Relation rel, BlockNumber block, const NaradStateOwner *owner,
-					char *copy)
+					bool older, char *copy)
 {
 	return block < RelationGetNumberOfBlocks(rel) &&
-		NaradPageCopyChecked(rel, block, copy) && is_our_chain(copy, owner);
+		NaradPageCopyChecked(rel, block, copy) &&
+		is_our_chain(copy, owner, older);
 }
 
 /*

@@ -24,7 +24,11 @@
  * whose transaction has ended leave when the image is written: settled in
  * memory before if it committed, so that they are in the image, and on other
  * pages than the head's only after the head was written.  An entry seen
- * twice does no harm.
+ * twice does no harm.  Journal pages at the front of the chain that have
+ * become empty go to a chain of spare ones.
+ *
+ * The page of an older, dropped group in our place is as good as empty, but
+ * the pages chained to it are ours from then on.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -55,7 +59,9 @@ typedef struct NaradStateHead
 	NaradOffset handout_mark;	/* reserved */
 	uint64		lost_to_retention;	/* reserved */
 	uint64		dead_lettered;	/* reserved */
-	uint64		reserved[3];
+	BlockNumber spare;			/* first unused journal page, or 0 */
+	uint32		reserved1;
+	uint64		reserved[2];
 } NaradStateHead;
 
 StaticAssertDecl(sizeof(NaradStateHead) == 104, "state page head");
@@ -128,7 +134,8 @@ typedef struct NaradJournalEntry
 typedef enum NaradHeadKind
 {
 	NARAD_HEAD_OURS,
-	NARAD_HEAD_EMPTY,			/* never written, or an older group's */
+	NARAD_HEAD_EMPTY,			/* never written */
+	NARAD_HEAD_OLDER,			/* an older group's, which was dropped */
 	NARAD_HEAD_GONE,			/* a newer group's: ours was dropped */
 	NARAD_HEAD_BAD				/* damaged, or no state page of this place */
 } NaradHeadKind;
@@ -160,9 +167,11 @@ extern NaradHeadKind NaradStateHeadCopy(Relation rel, BlockNumber block,
 										const NaradStateOwner *owner,
 										char *copy);
 
-/* Reads a chained page; false unless it is one of ours. */
+/* Reads a chained page; false unless it is one of ours, or (older) was an
+ * older group's. */
 extern bool NaradStateChainCopy(Relation rel, BlockNumber block,
-								const NaradStateOwner *owner, char *copy);
+								const NaradStateOwner *owner, bool older,
+								char *copy);
 extern uint32 NaradImageCrc(const char *image, Size len);
 
 /* The entry at *at of a page's contents, or NULL; *at moves on. */

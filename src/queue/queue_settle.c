@@ -120,7 +120,8 @@ find_shard(const NaradReceipt *receipt, NaradSettleTarget *target)
 	Relation	rel;
 
 	if (!OidIsValid(relid))
-		return NARAD_SETTLE_UNKNOWN;
+		return NaradQueueTopicWasGone(receipt->topic_id) ?
+			NARAD_SETTLE_TOPIC_CHANGED : NARAD_SETTLE_UNKNOWN;
 	rel = try_relation_open(relid, RowExclusiveLock);
 	if (rel == NULL)
 		return NARAD_SETTLE_TOPIC_CHANGED;
@@ -142,7 +143,8 @@ find_shard(const NaradReceipt *receipt, NaradSettleTarget *target)
 	group = NaradGroupById(topic, receipt->group_id);
 	if (group == NULL || receipt->partition >= (uint32) group->npartitions)
 		return NARAD_SETTLE_UNKNOWN;
-	target->shard = NaradShardFind(group, (int) receipt->partition);
+	target->shard = NaradShardFind(group, receipt->group_id,
+								   (int) receipt->partition);
 	return target->shard != NULL ? NARAD_SETTLE_OK : NARAD_SETTLE_UNKNOWN;
 }
 
@@ -157,7 +159,7 @@ find_lease(NaradShard *shard, const NaradReceipt *receipt, int64 now,
 {
 	NaradLease *lease;
 
-	if (shard->dropped)
+	if (!NaradShardIsOf(shard, receipt->group_id))
 		return NARAD_SETTLE_UNKNOWN;
 	if (receipt->offset < shard->frontier ||
 		NaradSetContains(&shard->settled, receipt->offset))

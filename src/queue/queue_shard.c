@@ -11,17 +11,21 @@
  *             and never the frontier itself.  nholes counts the leases that
  *             lie below the highest settled offset and are leased or
  *             returned: what consumers could close.
- * Locks:      shard->lock for all of it; publishing a shard takes the topic
- *             lock; dropping one takes io_lock first, so that no writer of
- *             its state page is left when it returns.
+ * Locks:      shard->lock for all of it; a shard is put in its place under the
+ *             topic lock, and loaded under io_lock; dropping one takes io_lock
+ *             first, so that no writer of its state page, and nobody who
+ *             loads it, is left when it returns.
  * Runs in:    any backend, the worker.  Settling offsets that were claimed
  *             (NaradShardSettle) neither allocates nor errors: it runs in
  *             commit callbacks.  The claim reserved its room.
  * WAL:        none; queue_state.c writes what changed.
- * On error:   loading may fail: the shard is freed and not published.
+ * On error:   loading may fail: the shard is emptied and stays nobody's.
  *
- * A shard is loaded by whoever uses it first.  Two may load at once; the one
- * who publishes second takes the other's and frees its own, which nobody saw.
+ * A shard is made empty, as nobody's, and is loaded in its place by whoever
+ * uses it first, under io_lock.  Until that is done, and again when its group
+ * is dropped, it is marked as dropped: those who have a pointer from before
+ * look for that, and for the group id, under the lock, and touch nothing else.
+ * So the one who loads needs the lock for its last step alone.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -41,29 +45,6 @@
 
 #define SAME_CHUNK(a, b) ((a) >> NARAD_CHUNK_BITS == (b) >> NARAD_CHUNK_BITS)
 
-static NaradShard *
-make_shard(NaradRelInfo *info, NaradQueueTopic *topic, NaradGroup *group,
-		   int partition)
-{
-	NaradShard *shard = NaradAllocOrError(sizeof(NaradShard), "a shard");
-
-	Assert(info->shared != NULL);
-	shard->topic = topic;
-	shard->group = group;
-	shard->partition = partition;
-	NaradLockInit(&shard->lock, NARAD_LOCK_SHARD);
-	NaradLockInit(&shard->io_lock, NARAD_LOCK_STATE_IO);
-	shard->generation = group->generation;
-	NaradSetInit(&shard->settled, true);
-	NaradSetInit(&shard->pending, false);
-	NaradLeaseTableInit(&shard->leases);
-	shard->head_block = InvalidBlockNumber;
-	shard->written_lsn = InvalidXLogRecPtr;
-	shard->ring_pos =
-		NaradRingHead(&info->shared->partitions[partition]);
-	return shard;
-}
-
 /* Frees what it holds, not the shard. */
 static void
 empty_shard(NaradShard *shard)
@@ -75,52 +56,9 @@ empty_shard(NaradShard *shard)
 	shard->nholes = 0;
 }
 
-static void
-discard_shard(NaradShard *shard)
-{
-	empty_shard(shard);
-	NaradFree(shard);
-}
-
-/* The shard to be used: the one given, or another that was there first. */
+/* The shard in a place, whoever's it is; NULL before the first. */
 static NaradShard *
-publish_shard(Relation rel, NaradQueueTopic *topic, NaradGroup *group,
-			  NaradShard *made)
-{
-	NaradShard *shard = NULL;
-	bool		dropped;
-
-	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
-	dropped = group->dropped;
-	if (!dropped)
-	{
-		shard = group->shards[made->partition];
-		if (shard == NULL)
-		{
-			/* Readers look without the lock: contents first. */
-			pg_write_barrier();
-			group->shards[made->partition] = made;
-		}
-	}
-	LWLockRelease(&topic->lock);
-	if (dropped || shard != NULL)
-		discard_shard(made);
-	if (dropped)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("consumer group \"%s\" of topic \"%s\" does not exist",
-						group->name, RelationGetRelationName(rel))));
-	return shard != NULL ? shard : made;
-}
-
-/*
- * NaradShardFind
- *
- * The shard if it is in memory, else NULL.  The caller has the topic's
- * relation locked.
- */
-NaradShard *
-NaradShardFind(NaradGroup *group, int partition)
+shard_at(NaradGroup *group, int partition)
 {
 	NaradShard *shard;
 
@@ -130,41 +68,157 @@ NaradShardFind(NaradGroup *group, int partition)
 	return shard;
 }
 
+/* Puts a shard that is nobody's in a place, unless there is one. */
+static NaradShard *
+make_shard(NaradQueueTopic *topic, NaradGroup *group, int partition)
+{
+	NaradShard *made = NaradAllocOrError(sizeof(NaradShard), "a shard");
+	NaradShard *shard;
+
+	made->topic = topic;
+	made->group = group;
+	made->partition = partition;
+	made->dropped = true;
+	NaradLockInit(&made->lock, NARAD_LOCK_SHARD);
+	NaradLockInit(&made->io_lock, NARAD_LOCK_STATE_IO);
+	NaradSetInit(&made->settled, true);
+	NaradSetInit(&made->pending, false);
+	NaradLeaseTableInit(&made->leases);
+
+	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
+	shard = group->shards[partition];
+	if (shard == NULL)
+	{
+		/* Readers look without the lock: contents first. */
+		pg_write_barrier();
+		group->shards[partition] = made;
+	}
+	LWLockRelease(&topic->lock);
+	if (shard == NULL)
+		return made;
+	NaradFree(made);
+	return shard;
+}
+
+/* Does the group still have its place?  Without the topic lock. */
+static bool
+group_is_there(NaradGroup *group, NaradGroupId group_id)
+{
+	if (*(volatile bool *) &group->dropped)
+		return false;
+	pg_read_barrier();
+	return *(volatile NaradGroupId *) &group->group_id == group_id;
+}
+
+/* What is to be loaded; what was there is gone.  io_lock is held. */
+static void
+reset_shard(NaradRelInfo *info, NaradShard *shard, NaradGroupId group_id)
+{
+	Assert(info->shared != NULL && shard->dropped && !shard->is_dirty);
+	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+	empty_shard(shard);
+	shard->group_id = group_id;
+	shard->generation = shard->group->generation;
+	shard->returned_turn = false;
+	shard->delivered = shard->acked = shard->expired = 0;
+	shard->capped = shard->corrupt = 0;
+	shard->changes = shard->changes_written = 0;
+	shard->head_block = InvalidBlockNumber;
+	shard->written_lsn = InvalidXLogRecPtr;
+	shard->ring_pos =
+		NaradRingHead(&info->shared->partitions[shard->partition]);
+	LWLockRelease(&shard->lock);
+}
+
+/*
+ * Loads a shard that is nobody's and makes it the group's; false if that was
+ * dropped.  io_lock is held, until the end of the transaction on error.
+ */
+static bool
+load_shard(Relation rel, NaradRelInfo *info, NaradShard *shard,
+		   NaradGroupId group_id, NaradStateDamage * damage)
+{
+	bool		is_there;
+
+	if (!group_is_there(shard->group, group_id))
+		return false;
+	reset_shard(info, shard, group_id);
+	PG_TRY();
+	{
+		NaradStateLoad(rel, info, shard, damage);
+	}
+	PG_CATCH();
+	{
+		empty_shard(shard);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+
+	/* Who drops the group from here on waits for io_lock, and drops this. */
+	is_there = group_is_there(shard->group, group_id);
+	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+	if (is_there)
+		shard->dropped = false;
+	else
+		empty_shard(shard);
+	LWLockRelease(&shard->lock);
+	return is_there;
+}
+
+/*
+ * NaradShardFind
+ *
+ * The group's shard if it is in memory, else NULL.  The caller has the topic's
+ * relation locked, and asks NaradShardIsOf again under the shard lock.
+ */
+NaradShard *
+NaradShardFind(NaradGroup *group, NaradGroupId group_id, int partition)
+{
+	NaradShard *shard = shard_at(group, partition);
+
+	return shard != NULL && NaradShardIsOf(shard, group_id) ? shard : NULL;
+}
+
 /*
  * NaradShardGet
  *
  * The shard, loaded from its state page if this is its first use.  The caller
- * holds RowExclusiveLock on the topic, and no narad lock.  ERROR 53200 when
- * memory is short, 42704 when the group was dropped meanwhile, or on reading.
+ * holds RowExclusiveLock on the topic, and no narad lock, and asks
+ * NaradShardIsOf again under the shard lock.  ERROR 53200 when memory is
+ * short, 42704 when the group was dropped meanwhile, or on reading.
  */
 NaradShard *
 NaradShardGet(Relation rel, NaradRelInfo *info, NaradQueueTopic *topic,
-			  NaradGroup *group, int partition)
+			  NaradGroup *group, NaradGroupId group_id, int partition)
 {
-	NaradShard *shard = NaradShardFind(group, partition);
+	NaradShard *shard = shard_at(group, partition);
+	NaradStateDamage damage = {0};
+	bool		is_there;
 
-	if (shard != NULL)
+	if (shard == NULL)
+		shard = make_shard(topic, group, partition);
+	if (NaradShardIsOf(shard, group_id))
 		return shard;
-	shard = make_shard(info, topic, group, partition);
-	PG_TRY();
-	{
-		NaradStateLoad(rel, info, shard);
-	}
-	PG_CATCH();
-	{
-		discard_shard(shard);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	return publish_shard(rel, topic, group, shard);
+
+	LWLockAcquire(&shard->io_lock, LW_EXCLUSIVE);
+	is_there = NaradShardIsOf(shard, group_id) ||
+		load_shard(rel, info, shard, group_id, &damage);
+	LWLockRelease(&shard->io_lock);
+	if (!is_there)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("a consumer group of topic \"%s\" was dropped while it was used",
+						RelationGetRelationName(rel))));
+	NaradStateReport(rel, &damage);
+	return shard;
 }
 
 /*
  * NaradShardDrop
  *
  * The group was dropped: nothing more can be done with the shard, and its
- * leases are void.  The memory of the shard itself stays until the topic is
- * gone.  Takes io_lock and lock; does not error.
+ * leases are void.  The shard stays, and is the next group's in this place.
+ * Takes io_lock and lock; does not error.
  */
 void
 NaradShardDrop(NaradShard *shard)
@@ -190,7 +244,8 @@ NaradShardFree(NaradShard *shard)
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	NaradDirtyClear(shard);
 	LWLockRelease(&shard->lock);
-	discard_shard(shard);
+	empty_shard(shard);
+	NaradFree(shard);
 }
 
 /* ----------------------------------------------------------------

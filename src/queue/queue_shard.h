@@ -20,12 +20,18 @@
 typedef struct NaradShard
 {
 	NaradQueueTopic *topic;		/* constant */
-	NaradGroup *group;			/* constant */
+	NaradGroup *group;			/* constant: its place, see there */
 	int			partition;		/* constant */
 	LWLock		lock;
-	LWLock		io_lock;		/* one writer of the state pages at a time;
-								 * taken before lock, held over buffer I/O */
-	bool		dropped;		/* the group is; nothing may be done with it */
+	LWLock		io_lock;		/* one writer of the state pages at a time, or
+								 * who loads them; taken before lock, held
+								 * over buffer I/O */
+	NaradGroupId group_id;		/* whose it is or was; changed under both
+								 * locks, while dropped */
+	bool		dropped;		/* it is nobody's: the group was dropped, or
+								 * the shard is being loaded, by who has
+								 * io_lock.  Nothing may be done with it, and
+								 * it is listed nowhere */
 	uint32		generation;		/* the group's when loaded; seek raises it */
 
 	/* What is settled.  I6: frontier only grows within a generation. */
@@ -71,17 +77,29 @@ typedef struct NaradShard
 } NaradShard;
 
 /*
+ * Is it that group's?  True only under one of the locks; without, a hint.
+ * Whoever comes by a shard asks this under the lock, before anything else:
+ * the group may have been dropped meanwhile, and the shard be another's.
+ */
+static inline bool
+NaradShardIsOf(const NaradShard *shard, NaradGroupId group_id)
+{
+	return !shard->dropped && shard->group_id == group_id;
+}
+
+/*
  * The shard, loaded from its state page (or fresh, at the group's start) if
  * this is its first use.  The caller holds RowExclusiveLock on the topic (an
  * AccessShareLock will do when it exists) and no narad lock.  May error
- * 53200, or on reading.
+ * 53200, 42704, or on reading.
  */
 extern NaradShard *NaradShardGet(Relation rel, NaradRelInfo *info,
 								 NaradQueueTopic *topic, NaradGroup *group,
-								 int partition);
+								 NaradGroupId group_id, int partition);
 
 /* NULL unless in memory. */
-extern NaradShard *NaradShardFind(NaradGroup *group, int partition);
+extern NaradShard *NaradShardFind(NaradGroup *group, NaradGroupId group_id,
+								  int partition);
 
 /* Frees what the shard holds and marks it dropped, or frees it all. */
 extern void NaradShardDrop(NaradShard *shard);

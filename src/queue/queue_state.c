@@ -199,6 +199,7 @@ typedef struct StateSnapshot
 	NaradOffset frontier;
 	uint32		generation;
 	uint64		changes;
+	int64		taken_at;		/* monotonic us */
 	bool		dropped;
 } StateSnapshot;
 
@@ -229,6 +230,7 @@ take_snapshot(NaradShard *shard, StateSnapshot *snapshot)
 	snapshot->frontier = shard->frontier;
 	snapshot->generation = shard->generation;
 	snapshot->changes = shard->changes;
+	snapshot->taken_at = NaradClockNow();
 	snapshot->dropped = shard->dropped;
 	LWLockRelease(&shard->lock);
 }
@@ -412,7 +414,7 @@ fold_journal(Relation rel, Fold *fold, const char *head_page,
 		 block = NaradPageStateChain(copy.data)->next)
 	{
 		/* A damaged page was told of when it was loaded; it is left. */
-		if (!NaradStateChainCopy(rel, block, owner, copy.data))
+		if (!NaradStateChainCopy(rel, block, owner, false, copy.data))
 			break;
 		fold_chained_page(fold, block, copy.data, owner);
 	}
@@ -433,19 +435,71 @@ write_folded_pages(Relation rel, Fold *fold, const NaradStateOwner *owner)
 	}
 }
 
+/*
+ * Journal pages at the front of the chain that hold nothing any more become
+ * spare ones, in one record; so nobody reads them in vain.
+ */
+static void
+release_empty_pages(Relation rel, const Fold *fold, BlockNumber head_block,
+					const NaradStateOwner *owner)
+{
+	FoldedPage *first = NULL;
+	FoldedPage *last = NULL;
+	NaradPageUpdate updates[2];
+	PGAlignedBlock image;
+	NaradStateHead *head = NaradPageStateHead(image.data);
+	NaradStateChain *chain;
+	ListCell   *cell;
+
+	foreach(cell, fold->pages)
+	{
+		FoldedPage *folded = lfirst(cell);
+
+		if (NaradPageStateChain(folded->page.data)->len > 0)
+			break;
+		if (first == NULL)
+			first = folded;
+		last = folded;
+	}
+	if (last == NULL)
+		return;
+
+	updates[0].buffer = lock_page(rel, head_block);
+	updates[0].image = image.data;
+	updates[0].init = false;
+	memcpy(image.data, BufferGetPage(updates[0].buffer), BLCKSZ);
+	if (NaradHeadClassify(image.data, owner) == NARAD_HEAD_OURS)
+	{
+		updates[1].buffer = lock_page(rel, last->block);
+		updates[1].image = last->page.data;
+		updates[1].init = !NaradStatePageCheck(BufferGetPage(updates[1].buffer),
+											   owner);
+		chain = NaradPageStateChain(last->page.data);
+		head->journal = chain->next;
+		chain->next = head->spare;
+		head->spare = first->block;
+		(void) NaradPagesUpdate(rel, updates, 2);
+		UnlockReleaseBuffer(updates[1].buffer);
+	}
+	UnlockReleaseBuffer(updates[0].buffer);
+}
+
 /* ----------------------------------------------------------------
  *		Writing
  * ----------------------------------------------------------------
  */
 
-/* The blocks of a chain, as far as it is sound. */
+/* The blocks of a chain, as far as it is sound; an older group's, too. */
 static List *
 chain_blocks(Relation rel, BlockNumber block, const NaradStateOwner *owner)
 {
+	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
 	List	   *blocks = NIL;
 	PGAlignedBlock copy;
 
-	while (block != 0 && NaradStateChainCopy(rel, block, owner, copy.data))
+	/* One that runs in a circle is damaged. */
+	while (block != 0 && list_length(blocks) < nblocks &&
+		   NaradStateChainCopy(rel, block, owner, true, copy.data))
 	{
 		blocks = lappend_oid(blocks, block);
 		block = NaradPageStateChain(copy.data)->next;
@@ -489,6 +543,32 @@ write_image_chain(Relation rel, NaradRelInfo *info, const NaradStateOwner *owner
 }
 
 /*
+ * Takes over the pages of an older group: its image chains, and its journal
+ * pages as spare ones.  The last of these is linked to those that were spare
+ * already; done twice, after a crash, that must not make a circle.
+ */
+static void
+inherit_pages(Relation rel, const NaradStateOwner *owner,
+			  const NaradStateHead *old, NaradStateHead *head)
+{
+	List	   *journal = chain_blocks(rel, old->journal, owner);
+	PGAlignedBlock page;
+
+	head->serial = old->serial;
+	head->chains[0] = old->chains[0];
+	head->chains[1] = old->chains[1];
+	head->spare = journal != NIL ? old->journal : old->spare;
+	if (journal != NIL && old->spare != 0 &&
+		!list_member_oid(journal, old->spare) &&
+		NaradStateChainCopy(rel, llast_oid(journal), owner, true, page.data))
+	{
+		NaradPageStateChain(page.data)->next = old->spare;
+		(void) write_chain(rel, llast_oid(journal), owner, page.data);
+	}
+	list_free(journal);
+}
+
+/*
  * Replaces the head page, unless it is no longer what it was: then our group
  * was dropped, and false.
  */
@@ -503,7 +583,7 @@ replace_head(Relation rel, BlockNumber block, const NaradStateOwner *owner,
 	update.buffer = lock_page(rel, block);
 	update.image = image;
 	is = NaradHeadClassify(BufferGetPage(update.buffer), owner);
-	update.init = is != NARAD_HEAD_OURS;
+	update.init = is != NARAD_HEAD_OURS && is != NARAD_HEAD_OLDER;
 
 	/* A damaged page was read as zeros now. */
 	same = is == was || (was == NARAD_HEAD_BAD && is == NARAD_HEAD_EMPTY);
@@ -513,21 +593,23 @@ replace_head(Relation rel, BlockNumber block, const NaradStateOwner *owner,
 	return same;
 }
 
-/* Fills a head page from what memory and the old page say. */
+/* Fills a head page from what memory and the old page, of a kind, say. */
 static void
 build_head(Relation rel, NaradRelInfo *info, const NaradStateOwner *owner,
-		   const StateSnapshot *snapshot, const NaradStateHead *old,
-		   const Fold *fold, char *image)
+		   const StateSnapshot *snapshot, NaradHeadKind was,
+		   const char *old_page, const Fold *fold, char *image)
 {
+	const NaradStateHead *old = NaradPageStateHead(old_page);
 	NaradStateHead *head = NaradPageStateHead(image);
 	Size		used;
 
 	NaradMetaImageInit(image, owner->topic_id, NARAD_PAGE_STATE,
 					   owner->partition);
-	if (old != NULL)
+	memset(head, 0, sizeof(NaradStateHead));
+	if (was == NARAD_HEAD_OURS)
 		*head = *old;
-	else
-		memset(head, 0, sizeof(NaradStateHead));
+	else if (was == NARAD_HEAD_OLDER)
+		inherit_pages(rel, owner, old, head);
 	head->version = NARAD_STATE_VERSION;
 	head->group_id = owner->group_id;
 	head->partition = owner->partition;
@@ -560,7 +642,7 @@ finish_write(NaradShard *shard, const StateSnapshot *snapshot)
 	if (shard->changes == snapshot->changes)
 		NaradDirtyClear(shard);
 	else
-		shard->dirty_since = NaradClockNow();
+		shard->dirty_since = snapshot->taken_at;
 	LWLockRelease(&shard->lock);
 }
 
@@ -569,8 +651,7 @@ static BlockNumber
 find_head_block(Relation rel, NaradRelInfo *info, NaradShard *shard)
 {
 	if (shard->head_block == InvalidBlockNumber)
-		shard->head_block = NaradStateBlock(rel, info, shard->group->name,
-											shard->group->group_id,
+		shard->head_block = NaradStateBlock(rel, info, shard->group_id,
 											shard->partition, true);
 	return shard->head_block;
 }
@@ -610,14 +691,14 @@ write_state(Relation rel, NaradRelInfo *info, NaradShard *shard,
 		Assert(was != NARAD_HEAD_OURS ||
 			   NaradPageStateHead(old.data)->generation != snapshot.generation ||
 			   NaradPageStateHead(old.data)->frontier <= snapshot.frontier);
-		build_head(rel, info, &owner, &snapshot,
-				   was == NARAD_HEAD_OURS ? NaradPageStateHead(old.data) : NULL, fold,
+		build_head(rel, info, &owner, &snapshot, was, old.data, fold,
 				   image.data);
 		written = replace_head(rel, block, &owner, was, image.data, lsn);
 	}
 	if (written)
 	{
 		write_folded_pages(rel, fold, &owner);
+		release_empty_pages(rel, fold, block, &owner);
 		finish_write(shard, &snapshot);
 	}
 	list_free_deep(fold->pages);
@@ -629,21 +710,22 @@ write_state(Relation rel, NaradRelInfo *info, NaradShard *shard,
 /*
  * NaradStateWrite
  *
- * Makes the page as new as memory, if the shard is dirty.  The caller holds
- * RowExclusiveLock on the topic and no narad lock.  Returns the position up
+ * Makes the page as new as memory, if the shard is dirty and still the
+ * group's.  The caller holds RowExclusiveLock on the topic and no narad lock.  Returns the position up
  * to which WAL has to be flushed for it to be durable (InvalidXLogRecPtr:
  * nothing was logged).  May error on I/O or for lack of space; the shard is
  * then still dirty.
  */
 XLogRecPtr
-NaradStateWrite(Relation rel, NaradRelInfo *info, NaradShard *shard)
+NaradStateWrite(Relation rel, NaradRelInfo *info, NaradShard *shard,
+				NaradGroupId group_id)
 {
 	XLogRecPtr	lsn = InvalidXLogRecPtr;
 	bool		is_dirty;
 
 	LWLockAcquire(&shard->io_lock, LW_EXCLUSIVE);
 	LWLockAcquire(&shard->lock, LW_SHARED);
-	is_dirty = shard->is_dirty && !shard->dropped;
+	is_dirty = shard->is_dirty && NaradShardIsOf(shard, group_id);
 	LWLockRelease(&shard->lock);
 	if (is_dirty)
 		(void) write_state(rel, info, shard, &lsn);
@@ -724,9 +806,28 @@ journal_on_chained(Relation rel, BlockNumber block, const NaradStateOwner *owner
 	(void) write_chain(rel, block, owner, image);
 }
 
+/* A page for the journal's chain: a spare one, or a new one. */
+static BlockNumber
+find_journal_page(Relation rel, NaradRelInfo *info, BlockNumber head_block,
+				  const NaradStateOwner *owner, BlockNumber *spare_left)
+{
+	PGAlignedBlock copy;
+	BlockNumber block = 0;
+
+	*spare_left = 0;
+	if (NaradStateHeadCopy(rel, head_block, owner, copy.data) ==
+		NARAD_HEAD_OURS)
+		block = NaradPageStateHead(copy.data)->spare;
+	if (block == 0 ||
+		!NaradStateChainCopy(rel, block, owner, true, copy.data))
+		return NaradMetaPageAllocate(rel, info->shared);
+	*spare_left = NaradPageStateChain(copy.data)->next;
+	return block;
+}
+
 /*
- * Puts entries on a new journal page, which becomes the first: the head page
- * comes to point to it in the same record.
+ * Puts entries on a page that joins the journal's chain as the first: the
+ * head page comes to point to it in the same record.
  */
 static bool
 journal_on_new(Relation rel, NaradRelInfo *info, BlockNumber head_block,
@@ -734,7 +835,9 @@ journal_on_new(Relation rel, NaradRelInfo *info, BlockNumber head_block,
 {
 	PGAlignedBlock images[2];
 	NaradPageUpdate updates[2];
-	BlockNumber block = NaradMetaPageAllocate(rel, info->shared);
+	BlockNumber spare_left;
+	BlockNumber block = find_journal_page(rel, info, head_block, owner,
+										  &spare_left);
 	bool		is_ours;
 
 	updates[0].buffer = lock_page(rel, head_block);
@@ -746,7 +849,8 @@ journal_on_new(Relation rel, NaradRelInfo *info, BlockNumber head_block,
 	{
 		updates[1].buffer = lock_page(rel, block);
 		updates[1].image = images[1].data;
-		updates[1].init = true;
+		updates[1].init =
+			!NaradStatePageCheck(BufferGetPage(updates[1].buffer), owner);
 		init_chain(images[1].data, owner, 0, NULL, 0,
 				   NaradPageStateHead(images[0].data)->journal);
 		put_entry(task, images[1].data);
@@ -754,6 +858,7 @@ journal_on_new(Relation rel, NaradRelInfo *info, BlockNumber head_block,
 			((PageHeader) images[1].data)->pd_lower -
 			SizeOfPageHeaderData - sizeof(NaradStateChain);
 		NaradPageStateHead(images[0].data)->journal = block;
+		NaradPageStateHead(images[0].data)->spare = spare_left;
 		(void) NaradPagesUpdate(rel, updates, 2);
 		UnlockReleaseBuffer(updates[1].buffer);
 	}
@@ -761,7 +866,10 @@ journal_on_new(Relation rel, NaradRelInfo *info, BlockNumber head_block,
 	return is_ours;
 }
 
-/* Puts all entries where there is room.  io_lock is held. */
+/*
+ * Puts all entries where there is room: on the head page, the first one of the
+ * chain, which is the last that joined it, and others.  io_lock is held.
+ */
 static void
 journal_entries(Relation rel, NaradRelInfo *info, BlockNumber head_block,
 				const NaradStateOwner *owner, JournalTask *task)
@@ -771,14 +879,9 @@ journal_entries(Relation rel, NaradRelInfo *info, BlockNumber head_block,
 
 	if (!journal_on_head(rel, head_block, owner, task, &block))
 		return;
-	while (task->nranges > 0 && block != 0 &&
-		   NaradStateChainCopy(rel, block, owner, copy.data))
-	{
-		BlockNumber next = NaradPageStateChain(copy.data)->next;
-
+	if (task->nranges > 0 && block != 0 &&
+		NaradStateChainCopy(rel, block, owner, false, copy.data))
 		journal_on_chained(rel, block, owner, task, copy.data);
-		block = next;
-	}
 	while (task->nranges > 0)
 	{
 		if (!journal_on_new(rel, info, head_block, owner, task))
@@ -814,7 +917,8 @@ head_is_ready(Relation rel, BlockNumber block, const NaradStateOwner *owner,
  */
 void
 NaradStateJournal(Relation rel, NaradRelInfo *info, NaradShard *shard,
-				  const NaradRange *ranges, int nranges)
+				  NaradGroupId group_id, const NaradRange *ranges,
+				  int nranges)
 {
 	JournalTask task;
 	NaradStateOwner owner;
@@ -822,16 +926,16 @@ NaradStateJournal(Relation rel, NaradRelInfo *info, NaradShard *shard,
 	XLogRecPtr	lsn = InvalidXLogRecPtr;
 	bool		dropped;
 
-	NaradStateOwnerGet(shard, &owner);
 	task.xid = U64FromFullTransactionId(GetTopFullTransactionId());
 	task.ranges = ranges;
 	task.nranges = nranges;
 
 	LWLockAcquire(&shard->io_lock, LW_EXCLUSIVE);
 	LWLockAcquire(&shard->lock, LW_SHARED);
-	dropped = shard->dropped;
+	dropped = !NaradShardIsOf(shard, group_id);
 	task.generation = shard->generation;
 	LWLockRelease(&shard->lock);
+	NaradStateOwnerGet(shard, &owner);
 	block = dropped ? InvalidBlockNumber : find_head_block(rel, info, shard);
 	if (block != InvalidBlockNumber &&
 		(head_is_ready(rel, block, &owner, &task) ||
@@ -849,8 +953,8 @@ NaradStateJournal(Relation rel, NaradRelInfo *info, NaradShard *shard,
  * NaradStateStartAt
  *
  * A first state page that says where a new group starts in a partition.  The
- * group was just made and nobody else has found it; the caller holds the
- * topic lock, and has a transaction id, so that its commit flushes.
+ * group is being made and nobody else can find it; the caller holds the topic
+ * lock, and has a transaction id, so that its commit flushes.
  */
 void
 NaradStateStartAt(Relation rel, NaradRelInfo *info,
@@ -866,16 +970,17 @@ NaradStateStartAt(Relation rel, NaradRelInfo *info,
 	NaradHeadKind was;
 	XLogRecPtr	lsn;
 
-	block = NaradStateBlock(rel, info, group->name, group->group_id,
-							partition, true);
+	block = NaradStateBlock(rel, info, group->group_id, partition, true);
 	if (block == InvalidBlockNumber)
 		elog(ERROR, "group \"%s\" was lost while it was made", group->name);
 	was = NaradStateHeadCopy(rel, block, &owner, old.data);
 	snapshot.image = "";
 	snapshot.frontier = frontier;
 	snapshot.generation = group->generation;
-	build_head(rel, info, &owner, &snapshot, NULL, fold, image.data);
-	(void) replace_head(rel, block, &owner, was, image.data, &lsn);
+	build_head(rel, info, &owner, &snapshot, was, old.data, fold, image.data);
+	if (!replace_head(rel, block, &owner, was, image.data, &lsn))
+		elog(ERROR, "state page of group \"%s\" was changed while it was made",
+			 group->name);
 	pfree(fold);
 }
 
@@ -901,8 +1006,7 @@ NaradStatePeek(Relation rel, NaradRelInfo *info,
 	owner.topic_id = meta.topic_id;
 	owner.group_id = group->group_id;
 	owner.partition = partition;
-	block = NaradStateBlock(rel, info, group->name, group->group_id,
-							partition, false);
+	block = NaradStateBlock(rel, info, group->group_id, partition, false);
 	if (block == InvalidBlockNumber ||
 		NaradStateHeadCopy(rel, block, &owner, copy.data) != NARAD_HEAD_OURS)
 		return false;

@@ -13,16 +13,32 @@
 
 #include "queue/queue_shard.h"
 
-/* queue_load.c: fills a new shard's frontier, settled set, delivery counts. */
-extern void NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard);
+/* What was wrong with a state page; told when no lock is held. */
+typedef struct NaradStateDamage
+{
+	char		group[NAMEDATALEN];
+	int			partition;
+	bool		head;			/* the page; started at the earliest */
+	bool		image;			/* what was settled above the frontier */
+	NaradOffset frontier;		/* then */
+	BlockNumber journal_block;	/* a journal page, or 0 */
+	bool		beyond_end;		/* another log's; started at the earliest */
+}			NaradStateDamage;
+
+/* queue_load.c: fills an empty shard's frontier, settled set, delivery
+ * counts; under its io_lock.  *damage: zeroes before. */
+extern void NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard,
+						   NaradStateDamage * damage);
+extern void NaradStateReport(Relation rel, const NaradStateDamage * damage);
 
 /*
- * Writes the union of memory and page, folding ended journal entries.  The
- * caller holds RowExclusiveLock on the topic and no narad lock.  Returns the
- * LSN to flush for it to be durable (InvalidXLogRecPtr: nothing to do).
+ * Writes the union of memory and page, folding ended journal entries; nothing
+ * if the shard is no longer the group's.  The caller holds RowExclusiveLock on
+ * the topic and no narad lock.  Returns the LSN to flush for it to be durable
+ * (InvalidXLogRecPtr: nothing to do).
  */
 extern XLogRecPtr NaradStateWrite(Relation rel, NaradRelInfo *info,
-								  NaradShard *shard);
+								  NaradShard *shard, NaradGroupId group_id);
 
 /*
  * Journals that the current top transaction settles these offsets: I5.  At
@@ -30,8 +46,8 @@ extern XLogRecPtr NaradStateWrite(Relation rel, NaradRelInfo *info,
  * Sorted, disjoint ranges.
  */
 extern void NaradStateJournal(Relation rel, NaradRelInfo *info,
-							  NaradShard *shard, const NaradRange *ranges,
-							  int nranges);
+							  NaradShard *shard, NaradGroupId group_id,
+							  const NaradRange *ranges, int nranges);
 
 /* A first state page that says: start at this offset (create_group). */
 extern void NaradStateStartAt(Relation rel, NaradRelInfo *info,

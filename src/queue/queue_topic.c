@@ -62,6 +62,9 @@
 
 #define TOPIC_BUCKETS 1024
 
+/* So many topic ids that went last are remembered. */
+#define GONE_TOPICS 256
+
 /* An entry of the table; `topic` is first. */
 typedef struct NaradTopicEntry
 {
@@ -73,6 +76,8 @@ typedef struct NaradTopicCtl
 {
 	LWLock		lock;
 	NaradTopicEntry *buckets[TOPIC_BUCKETS];
+	uint32		ngone;			/* ever; under lock */
+	NaradTopicId gone[GONE_TOPICS]; /* a ring; under lock */
 } NaradTopicCtl;
 
 static NaradTopicCtl *TopicCtl;
@@ -397,6 +402,25 @@ NaradQueueTopicRelid(NaradTopicId topic_id)
 	return relid;
 }
 
+/*
+ * NaradQueueTopicWasGone
+ *
+ * Whether a topic id is known to have gone since the server started, by DROP
+ * or TRUNCATE; only the last ones are remembered.
+ */
+bool
+NaradQueueTopicWasGone(NaradTopicId topic_id)
+{
+	bool		found = false;
+	uint32		i;
+
+	LWLockAcquire(&TopicCtl->lock, LW_SHARED);
+	for (i = 0; i < Min(TopicCtl->ngone, GONE_TOPICS) && !found; i++)
+		found = TopicCtl->gone[i] == topic_id;
+	LWLockRelease(&TopicCtl->lock);
+	return found;
+}
+
 /* Makes an entry, unless somebody else was faster. */
 static NaradQueueTopic *
 make_topic(Relation rel, NaradRelInfo *info)
@@ -496,6 +520,7 @@ NaradQueueTopicGone(Oid database, NaradTopicId topic_id)
 		{
 			gone = *link;
 			*link = gone->next;
+			TopicCtl->gone[TopicCtl->ngone++ % GONE_TOPICS] = topic_id;
 			break;
 		}
 	}
@@ -569,38 +594,49 @@ delete_settings_row(Oid relid)
 	table_close(table, RowExclusiveLock);
 }
 
-/* Is this the OID of a table of access method narad? */
+/*
+ * Is this the OID of a table of access method narad?  *rewrites is the table
+ * for whose rewrite it was made, if any.
+ */
 static bool
-relid_is_topic(Oid relid)
+relid_is_topic(Oid relid, Oid *rewrites)
 {
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 	Form_pg_class form;
 	bool		is_topic = false;
+
+	*rewrites = InvalidOid;
 
 	if (!HeapTupleIsValid(tuple))
 		return false;
 	form = (Form_pg_class) GETSTRUCT(tuple);
 	if (form->relkind == RELKIND_RELATION && OidIsValid(form->relam))
 		is_topic = form->relam == get_table_am_oid("narad", true);
+	*rewrites = form->relrewrite;
 	ReleaseSysCache(tuple);
 	return is_topic;
 }
 
 /*
- * A topic that is dropped takes its settings along.  Whoever drops one also
- * attaches to shared memory now, since NaradQueueTopicGone must not fail.
+ * A topic that is dropped takes its settings along.  So does one that becomes
+ * an ordinary table by SET ACCESS METHOD: its new file's table is dropped,
+ * which by then has the old access method.  (Into or within narad nothing is
+ * rewritten.)  Whoever drops a topic also attaches to shared memory now, since
+ * NaradQueueTopicGone must not fail.
  */
 static void
 topic_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 					int sub_id, void *arg)
 {
+	Oid			rewrites;
+
 	if (previous_object_access)
 		previous_object_access(access, class_id, object_id, sub_id, arg);
 	if (access != OAT_DROP || class_id != RelationRelationId || sub_id != 0 ||
-		!relid_is_topic(object_id))
+		!relid_is_topic(object_id, &rewrites))
 		return;
 	(void) NaradMemoryArea();
-	delete_settings_row(object_id);
+	delete_settings_row(OidIsValid(rewrites) ? rewrites : object_id);
 }
 
 /* ----------------------------------------------------------------

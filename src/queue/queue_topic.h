@@ -35,17 +35,29 @@ typedef struct NaradTopicSettings
 								 * generated columns, rules */
 } NaradTopicSettings;
 
+/*
+ * A group, or a place that served one that was dropped and awaits the next.
+ * So whoever keeps a pointer keeps the group id with it, and compares that
+ * with the shard's, under the shard's lock (NaradShardIsOf).
+ */
 typedef struct NaradGroup
 {
 	dlist_node	node;			/* in topic->groups; topic lock */
-	NaradGroupId group_id;		/* constant */
-	char		name[NAMEDATALEN];	/* constant */
 	int			npartitions;	/* constant */
-	bool		paused;			/* written under topic lock */
-	bool		dropped;		/* same; never undone */
-	uint32		generation;		/* same */
+
+	/*
+	 * Written under the topic lock; a new group is not there before every
+	 * shard has left the old one, each under its io_lock.
+	 */
+	NaradGroupId group_id;
+	char		name[NAMEDATALEN];
+	bool		paused;
+	bool		dropped;		/* no group any more, or not yet */
+	bool		is_free;		/* and all its shards have left it */
+	uint32		generation;
 	pg_atomic_uint32 next_partition;	/* where the next consume starts */
-	struct NaradShard **shards; /* each set once, under topic lock */
+	struct NaradShard **shards; /* each set once, under topic lock; live ones
+								 * or not */
 } NaradGroup;
 
 /* One per (database, topic id) in use since the server started. */
@@ -84,10 +96,15 @@ extern NaradQueueTopic *NaradQueueTopicGet(Relation rel, NaradRelInfo *info);
 extern Oid	NaradQueueTopicRelid(NaradTopicId topic_id);
 extern NaradQueueTopic *NaradQueueTopicFind(NaradTopicId topic_id);
 
-/* A live group by name: from memory, or from the group directory; the group
- * 'default' is created if missing; another missing one: ERROR 42704. */
+/* Known to have been dropped or truncated, not too long ago. */
+extern bool NaradQueueTopicWasGone(NaradTopicId topic_id);
+
+/* A live group by name, and its id: from memory, or from the group directory;
+ * the group 'default' is created if missing; another missing one: ERROR
+ * 42704. */
 extern NaradGroup *NaradGroupGet(Relation rel, NaradRelInfo *info,
-								 NaradQueueTopic *topic, const char *name);
+								 NaradQueueTopic *topic, const char *name,
+								 NaradGroupId *group_id);
 
 /* In memory only; NULL if unknown or dropped. */
 extern NaradGroup *NaradGroupById(NaradQueueTopic *topic, NaradGroupId group_id);

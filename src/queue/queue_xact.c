@@ -56,8 +56,10 @@
 #include "utils/timestamp.h"
 
 #include "base/base_guc.h"
+#include "base/base_memory.h"
 #include "base/base_stop.h"
 #include "log/log_tableam.h"
+#include "queue/queue_dirty.h"
 #include "queue/queue_settle.h"
 #include "queue/queue_state.h"
 #include "queue/queue_xact.h"
@@ -76,7 +78,8 @@ typedef struct NaradAction
 	NaradOffset offset;
 	uint64		nonce;
 	int64		delay;			/* NACK */
-	uint32		generation;		/* the shard's, when made */
+	NaradGroupId group_id;		/* the shard's, when made */
+	uint32		generation;		/* same */
 	uint32		prev;			/* the pin before this one on the same lease */
 	int			nest_level;
 	uint8		kind;			/* NaradActionKind */
@@ -88,6 +91,7 @@ typedef struct NaradAction
 typedef struct NaradAckedOffset
 {
 	NaradShard *shard;
+	NaradGroupId group_id;
 	NaradOffset offset;
 } NaradAckedOffset;
 
@@ -98,14 +102,16 @@ static int	max_actions = 0;
 /* ------------------------------------------------------- making the list */
 
 /*
- * Makes room for n more actions.  May error for want of memory; call it
- * before a lock is taken.
+ * Makes room for n more actions, and for what the callbacks of commit and
+ * abort do: they free shared memory, so this process attaches to it now.  May
+ * error for want of memory; call it before a lock is taken.
  */
 void
 NaradXactReserve(int n)
 {
 	Size		want = (Size) nactions + n;
 
+	(void) NaradMemoryArea();
 	if (want <= max_actions)
 		return;
 	want = Max(want, Max(64, (Size) max_actions * 2));
@@ -129,6 +135,7 @@ add_action(NaradActionKind kind, NaradShard *shard, const NaradLease *lease)
 	action->shard = shard;
 	action->offset = lease->offset;
 	action->nonce = lease->nonce;
+	action->group_id = shard->group_id;
 	action->generation = shard->generation;
 	action->nest_level = GetCurrentTransactionNestLevel();
 	action->prev = NO_ACTION;
@@ -242,7 +249,8 @@ switch_shard(NaradShard *locked, NaradShard *wanted)
 
 /*
  * The lease that an action was made on, or NULL when that is gone: expired,
- * settled by a fold of the journal, or its group dropped.
+ * settled by a fold of the journal, or its group dropped, and the shard perhaps
+ * another's.
  */
 static NaradLease *
 action_lease(const NaradAction *action)
@@ -250,7 +258,8 @@ action_lease(const NaradAction *action)
 	NaradShard *shard = action->shard;
 	NaradLease *lease;
 
-	if (shard->dropped || shard->generation != action->generation)
+	if (!NaradShardIsOf(shard, action->group_id) ||
+		shard->generation != action->generation)
 		return NULL;
 	lease = NaradLeaseFind(&shard->leases, action->offset);
 	if (lease == NULL || lease->nonce != action->nonce)
@@ -411,12 +420,14 @@ compare_acked(const void *a, const void *b)
 
 	if (x->shard != y->shard)
 		return x->shard < y->shard ? -1 : 1;
+	if (x->group_id != y->group_id)
+		return x->group_id < y->group_id ? -1 : 1;
 	if (x->offset != y->offset)
 		return x->offset < y->offset ? -1 : 1;
 	return 0;
 }
 
-/* The acks that take effect, sorted by shard and offset; palloc'ed. */
+/* The acks that take effect, by shard, group and offset; palloc'ed. */
 static NaradAckedOffset *
 collect_acked(int *nacked)
 {
@@ -430,6 +441,7 @@ collect_acked(int *nacked)
 		if (actions[i].kind != NARAD_ACTION_ACK || actions[i].superseded)
 			continue;
 		acked[*nacked].shard = actions[i].shard;
+		acked[*nacked].group_id = actions[i].group_id;
 		acked[*nacked].offset = actions[i].offset;
 		(*nacked)++;
 	}
@@ -458,16 +470,16 @@ make_ranges(const NaradAckedOffset *acked, int n, NaradRange *ranges)
 }
 
 /*
- * Is nobody writing the shard's page?  Then who settles writes it himself, so
- * that a plain ack is not lost for want of a worker.
+ * Is the worker stuck, and does not write the shard's page?  Then who settles
+ * writes it himself, so that plain acks are not lost for that.
  */
 static bool
-write_is_late(NaradShard *shard)
+write_is_late(NaradShard *shard, NaradGroupId group_id)
 {
 	bool		late;
 
 	LWLockAcquire(&shard->lock, LW_SHARED);
-	late = !shard->dropped && shard->is_dirty &&
+	late = NaradShardIsOf(shard, group_id) && shard->is_dirty &&
 		NaradClockNow() - shard->dirty_since >
 		2 * (int64) narad_frontier_write_interval * 1000;
 	LWLockRelease(&shard->lock);
@@ -476,29 +488,31 @@ write_is_late(NaradShard *shard)
 
 /* Is the ack of this shard still worth anything?  (Group dropped, seek.) */
 static bool
-shard_is_void(NaradShard *shard)
+shard_is_void(NaradShard *shard, NaradGroupId group_id)
 {
 	bool		is_void;
 
 	LWLockAcquire(&shard->lock, LW_SHARED);
-	is_void = shard->dropped;
+	is_void = !NaradShardIsOf(shard, group_id);
 	LWLockRelease(&shard->lock);
 	return is_void;
 }
 
 /*
  * Makes what this transaction acked in one shard durable with its commit; or,
- * when there is nothing to be atomic with, helps out a missing worker.
+ * when there is nothing to be atomic with, helps out a worker that is late.
  */
 static void
-persist_shard(NaradShard *shard, const NaradAckedOffset *acked, int nacked,
-			  bool journal)
+persist_shard(const NaradAckedOffset *acked, int nacked, bool journal)
 {
+	NaradShard *shard = acked->shard;
+	NaradGroupId group_id = acked->group_id;
 	Relation	rel;
 	NaradRelInfo *found;
 	NaradRelInfo info;
 
-	if (journal ? shard_is_void(shard) : !write_is_late(shard))
+	if (journal ? shard_is_void(shard, group_id) :
+		!write_is_late(shard, group_id))
 		return;
 
 	/* Locked since the ack.  Gone, or another topic: the ack is void. */
@@ -521,17 +535,31 @@ persist_shard(NaradShard *shard, const NaradAckedOffset *acked, int nacked,
 		ranges = MemoryContextAllocHuge(CurrentMemoryContext,
 										nacked * sizeof(NaradRange));
 		nranges = make_ranges(acked, nacked, ranges);
-		NaradStateJournal(rel, &info, shard, ranges, nranges);
+		NaradStateJournal(rel, &info, shard, group_id, ranges, nranges);
 		pfree(ranges);
 	}
 	else
 	{
-		XLogRecPtr	lsn = NaradStateWrite(rel, &info, shard);
+		XLogRecPtr	lsn = NaradStateWrite(rel, &info, shard, group_id);
 
 		if (!XLogRecPtrIsInvalid(lsn))
 			XLogSetAsyncXactLSN(lsn);
 	}
 	relation_close(rel, NoLock);
+}
+
+/*
+ * Are acks to be journalled?  Where there is no worker to write them later,
+ * all are, unless the user said never; for which a transaction id is taken.
+ */
+static bool
+wants_journal(void)
+{
+	if (narad_ack_mode == NARAD_ACK_DEFERRED)
+		return false;
+	if (narad_ack_mode == NARAD_ACK_AUTO && !NaradDirtyHasWorker())
+		(void) GetTopTransactionId();
+	return TransactionIdIsValid(GetTopTransactionIdIfAny());
 }
 
 /*
@@ -547,21 +575,20 @@ precommit_actions(void)
 
 	if (nactions == 0)
 		return;
-	journal = narad_ack_mode != NARAD_ACK_DEFERRED &&
-		TransactionIdIsValid(GetTopTransactionIdIfAny());
-
 	acked = collect_acked(&nacked);
+	journal = nacked > 0 && wants_journal();
 	for (int from = 0, to; from < nacked; from = to)
 	{
 		for (to = from + 1; to < nacked; to++)
 		{
-			if (acked[to].shard != acked[from].shard)
+			if (acked[to].shard != acked[from].shard ||
+				acked[to].group_id != acked[from].group_id)
 				break;
 		}
-		persist_shard(acked[from].shard, acked + from, to - from, journal);
+		persist_shard(acked + from, to - from, journal);
 	}
 	pfree(acked);
-	if (nacked > 0 && journal)
+	if (journal)
 		NARAD_STOP("commit-journalled");
 }
 

@@ -7,8 +7,8 @@
  * Invariants: none of the engine's depends on it.  What it keeps is the
  *             promise of time: a plain ack is on its page within
  *             narad.frontier_write_interval, and flushed within
- *             narad.frontier_flush_interval of that; after a clean stop no
- *             acked message is delivered again.
+ *             narad.frontier_flush_interval, both counted from its commit;
+ *             after a clean stop no acked message is delivered again.
  * Locks:      RowExclusiveLock on one topic at a time, got only if free: a
  *             topic that is locked is left for the next round, so nobody waits
  *             for the worker and it waits for nobody.
@@ -22,7 +22,15 @@
  * SIGTERM is a request to stop, not to die: with backends of this database
  * still leaving (they get the signal at the same time in a fast shutdown), it
  * waits for them a moment, since each may still settle what it acked, then
- * writes and flushes everything.
+ * writes and flushes everything, topics that are locked as soon as they are
+ * not, if that is within another moment.
+ *
+ * A dirty shard whose topic is gone though nobody said so, however that came
+ * about, is met here, and then the topic is forgotten, lest it be tried for
+ * ever: whoever has pointers to a topic's shards found the topic's id in the file of
+ * its relation, under a lock he still holds.  So once the worker has the lock,
+ * which conflicts with every way to take the file away, and the relation is
+ * gone or has another id, nobody has any, and nobody can get one.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -53,6 +61,7 @@
 #include "log/log_tableam.h"
 #include "queue/queue_dirty.h"
 #include "queue/queue_state.h"
+#include "queue/queue_topic.h"
 #include "worker/worker_launcher.h"
 
 #define ITEMS_A_ROUND	64
@@ -63,7 +72,7 @@
 
 /* What this worker wrote and did not flush yet. */
 static XLogRecPtr unflushed_lsn = InvalidXLogRecPtr;
-static int64 unflushed_since;	/* monotonic us */
+static int64 unflushed_since;	/* monotonic us: the oldest change in it */
 
 static int64 failure_delay;		/* us; 0 while all goes well */
 static bool is_done;			/* leaves because there is nothing to do */
@@ -91,17 +100,23 @@ find_item_shard(const NaradRelInfo *info, const NaradDirtyItem *item)
 		return NULL;
 	topic = NaradQueueTopicFind(item->topic_id);
 	group = topic != NULL ? NaradGroupById(topic, item->group_id) : NULL;
-	return group != NULL ? NaradShardFind(group, item->partition) : NULL;
+	return group != NULL ?
+		NaradShardFind(group, item->group_id, item->partition) : NULL;
 }
 
+/*
+ * What was written has changes from `since` on.  The WAL writer is told, too:
+ * this process may be terminated before it comes to flush.
+ */
 static void
-note_unflushed(XLogRecPtr lsn)
+note_unflushed(XLogRecPtr lsn, int64 since)
 {
 	if (XLogRecPtrIsInvalid(lsn))
 		return;
-	if (XLogRecPtrIsInvalid(unflushed_lsn))
-		unflushed_since = NaradClockNow();
+	if (XLogRecPtrIsInvalid(unflushed_lsn) || since < unflushed_since)
+		unflushed_since = since;
 	unflushed_lsn = Max(unflushed_lsn, lsn);
+	XLogSetAsyncXactLSN(lsn);
 }
 
 /* Writes one shard, in a transaction.  False if the topic is locked. */
@@ -118,6 +133,7 @@ write_item(const NaradDirtyItem *item)
 	rel = try_relation_open(item->relid, NoLock);
 	if (rel == NULL)
 	{
+		NaradQueueTopicGone(MyDatabaseId, item->topic_id);
 		UnlockRelationOid(item->relid, RowExclusiveLock);
 		return false;
 	}
@@ -129,7 +145,10 @@ write_item(const NaradDirtyItem *item)
 		shard = find_item_shard(&info, item);
 	}
 	if (shard != NULL)
-		note_unflushed(NaradStateWrite(rel, &info, shard));
+		note_unflushed(NaradStateWrite(rel, &info, shard, item->group_id),
+					   item->dirty_since);
+	else if (found == NULL || info.topic_id != item->topic_id)
+		NaradQueueTopicGone(MyDatabaseId, item->topic_id);
 	relation_close(rel, RowExclusiveLock);
 	return true;
 }
@@ -170,9 +189,12 @@ try_write_item(const NaradDirtyItem *item)
 	return written;
 }
 
-/* Writes all that was dirty when the round began, once each. */
+/*
+ * Writes all that was dirty when the round began, once each; those that are
+ * postponed only if told so.
+ */
 static void
-write_dirty_shards(void)
+write_dirty_shards(bool postponed)
 {
 	NaradDirtyItem items[ITEMS_A_ROUND];
 	int64		start = NaradClockNow();
@@ -184,7 +206,8 @@ write_dirty_shards(void)
 		int			nitems;
 		int			i;
 
-		nitems = NaradDirtyTake(items, Min(left, ITEMS_A_ROUND), start);
+		nitems = NaradDirtyTake(items, Min(left, ITEMS_A_ROUND), start,
+								postponed);
 		if (nitems == 0)
 			break;
 		for (i = 0; i < nitems; i++)
@@ -256,7 +279,7 @@ do_round(int64 next_write)
 
 	if (next_write != 0 && next_write <= now)
 	{
-		write_dirty_shards();
+		write_dirty_shards(false);
 		next_write = 0;
 	}
 	if (!XLogRecPtrIsInvalid(unflushed_lsn) &&
@@ -265,7 +288,8 @@ do_round(int64 next_write)
 		flush_written();
 	if (next_write == 0 && NaradDirtyCount() > 0)
 		next_write = NaradClockNow() +
-			(int64) narad_frontier_write_interval * 1000;
+			(int64) Min(narad_frontier_write_interval,
+						narad_frontier_flush_interval) * 1000;
 	return next_write;
 }
 
@@ -287,7 +311,9 @@ wait_for_work(long sleep_ms)
 
 /*
  * The clean stop: what backends settle while they leave is written, too.
- * Where somebody wants the database for himself, nobody is waited for.
+ * Where somebody wants the database for himself, nobody is waited for.  What
+ * could not be written, its topic being locked, is tried for a while; what
+ * failed before, once more.
  */
 static void
 stop_cleanly(void)
@@ -297,7 +323,14 @@ stop_cleanly(void)
 	while (NaradDirtyAttached() > 0 && !NaradDirtyIsBarred() &&
 		   NaradClockNow() < until)
 		wait_for_work(STOP_POLL_MS);
-	write_dirty_shards();
+
+	write_dirty_shards(true);
+	until = NaradClockNow() + STOP_WAIT_MS * INT64CONST(1000);
+	while (NaradDirtyCount() > 0 && NaradClockNow() < until)
+	{
+		wait_for_work(STOP_POLL_MS);
+		write_dirty_shards(false);
+	}
 	flush_written();
 }
 
@@ -335,7 +368,10 @@ NaradWorkerMain(Datum arg)
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
-	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+
+	/* What was acked has to be written where nobody may connect any more. */
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,
+											  BGWORKER_BYPASS_ALLOWCONN);
 
 	if (!NaradDirtyBecomeWorker())
 		proc_exit(0);
