@@ -17,6 +17,8 @@ OBJS = \
 	src/log/log_carry.o \
 	src/log/log_ddl.o \
 	src/log/log_events.o \
+	src/log/log_find.o \
+	src/log/log_gate.o \
 	src/log/log_group.o \
 	src/log/log_hull.o \
 	src/log/log_meta.o \
@@ -28,6 +30,9 @@ OBJS = \
 	src/log/log_tableam.o \
 	src/log/log_topic.o \
 	src/log/log_vacuum.o \
+	src/log/log_verify.o \
+	src/log/log_verify_data.o \
+	src/log/log_verify_directory.o \
 	src/log/log_xact.o \
 	src/log/log_xlog.o \
 	src/queue/queue_consume.o \
@@ -42,10 +47,12 @@ OBJS = \
 	src/queue/queue_shard.o \
 	src/queue/queue_state.o \
 	src/queue/queue_topic.o \
+	src/queue/queue_verify.o \
 	src/queue/queue_xact.o \
 	src/worker/worker_launcher.o \
 	src/worker/worker_main.o \
 	src/worker/worker_utility.o \
+	src/sql/sql_admin.o \
 	src/sql/sql_args.o \
 	src/sql/sql_consume.o \
 	src/sql/sql_fetch.o \

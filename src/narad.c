@@ -17,6 +17,7 @@
 #include "miscadmin.h"
 
 #include "base/base_guc.h"
+#include "log/log_gate.h"
 #include "log/log_xact.h"
 #include "narad_rmgr.h"
 #include "narad_shmem.h"
@@ -47,6 +48,7 @@ _PG_init(void)
 	if (IsBinaryUpgrade)
 		return;
 
+	NaradGateRegister();
 	NaradShmemRegister();
 	NaradLogXactRegisterFirst();
 	NaradQueueRegister();

@@ -104,6 +104,15 @@ typedef PGIOAlignedBlock NaradIOBlock;
 	object_ownercheck(RelationRelationId, relid, role)
 #endif
 
+/* TRUNCATE of relations that are open and locked, and checked. */
+#if PG_VERSION_NUM < 160000
+#define NaradCompatTruncate(rels, relids, logged) \
+	ExecuteTruncateGuts(rels, relids, logged, DROP_RESTRICT, false)
+#else
+#define NaradCompatTruncate(rels, relids, logged) \
+	ExecuteTruncateGuts(rels, relids, logged, DROP_RESTRICT, false, false)
+#endif
+
 /* VACUUM's results. */
 #if PG_VERSION_NUM < 180000
 #define NaradCompatUpdateRelstats(rel, pages, tuples) \

@@ -7,10 +7,16 @@
  * Invariants: the area's size limit is its place, so it never makes a
  *             dynamic segment: an address is the same in every process, and
  *             a page never allocated is never touched.
- * Locks:      DSA's own (rank memory), taken and released inside each call.
+ * Locks:      DSA's own (rank memory), taken and released inside each call; an
+ *             atomic counter of what is in use.
  * Runs in:    the postmaster at start, any backend.
  * On error:   NaradAlloc answers NULL; nothing but the first attachment of a
  *             process may raise an error on its own account.
+ *
+ * Before each piece stands its size, as the area rounds it, so that the sum of
+ * what is in use is known.  What may grow without bounds, which is leases,
+ * looks at it and stops early, so that there is still room for topics, groups
+ * and open transactions (NaradMemoryIsLow).
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -18,6 +24,8 @@
  */
 #include "postgres.h"
 
+#include "port/atomics.h"
+#include "port/pg_bitutils.h"
 #include "storage/shmem.h"
 #include "utils/memutils.h"
 
@@ -25,8 +33,34 @@
 #include "base/base_lock.h"
 #include "base/base_memory.h"
 
+/* Kept free of leases at least. */
+#define MIN_RESERVE		((Size) 2 * 1024 * 1024)
+
+/* What stands before each piece. */
+typedef struct MemoryHead
+{
+	uint64		size;			/* charged for it */
+} MemoryHead;
+
+#define HEAD_SIZE		MAXALIGN(sizeof(MemoryHead))
+
+typedef struct MemoryCtl
+{
+	pg_atomic_uint64 in_use;	/* sum of what is charged */
+} MemoryCtl;
+
+#define CTL_SIZE		CACHELINEALIGN(sizeof(MemoryCtl))
+
+static MemoryCtl *memory_ctl;
 static char *memory_place;
 static dsa_area *memory_area;
+
+/* What there is for the area. */
+static Size
+area_size(void)
+{
+	return MAXALIGN(mul_size((Size) narad_memory_limit, 1024 * 1024));
+}
 
 /*
  * NaradMemoryShmemSize
@@ -36,7 +70,7 @@ static dsa_area *memory_area;
 Size
 NaradMemoryShmemSize(void)
 {
-	return MAXALIGN(mul_size((Size) narad_memory_limit, 1024 * 1024));
+	return add_size(CTL_SIZE, area_size());
 }
 
 /*
@@ -52,15 +86,17 @@ NaradMemoryShmemInit(void)
 	bool		found;
 
 	memory_area = NULL;
-	memory_place = ShmemInitStruct("Narad memory", NaradMemoryShmemSize(),
-								   &found);
+	memory_ctl = ShmemInitStruct("Narad memory", NaradMemoryShmemSize(),
+								 &found);
+	memory_place = (char *) memory_ctl + CTL_SIZE;
 	if (!found)
 	{
 		dsa_area   *area;
 
-		area = dsa_create_in_place(memory_place, NaradMemoryShmemSize(),
+		pg_atomic_init_u64(&memory_ctl->in_use, 0);
+		area = dsa_create_in_place(memory_place, area_size(),
 								   NaradLockTranche(NARAD_LOCK_MEMORY), NULL);
-		dsa_set_size_limit(area, NaradMemoryShmemSize());
+		dsa_set_size_limit(area, area_size());
 		dsa_pin(area);
 
 		/* Processes attach for themselves when they need it. */
@@ -90,6 +126,22 @@ NaradMemoryArea(void)
 }
 
 /*
+ * What the area takes for a piece, nearly: whole pages for a large one, else
+ * the next of its size classes, of which there are four to eight between one
+ * power of two and the next.
+ */
+static uint64
+charged_size(Size size)
+{
+	Size		granule;
+
+	if (size > 8192)
+		return TYPEALIGN(4096, size);
+	granule = Max(MAXIMUM_ALIGNOF, pg_nextpower2_64(size) / 8);
+	return TYPEALIGN(granule, size);
+}
+
+/*
  * NaradAlloc
  *
  * Zeroed, MAXALIGNed memory, or NULL when the limit is reached.
@@ -99,13 +151,18 @@ NaradAlloc(Size size)
 {
 	dsa_area   *area = NaradMemoryArea();
 	dsa_pointer pointer;
+	MemoryHead *head;
 
-	pointer = dsa_allocate_extended(area, MAXALIGN(size),
+	size = HEAD_SIZE + MAXALIGN(size);
+	pointer = dsa_allocate_extended(area, size,
 									DSA_ALLOC_HUGE | DSA_ALLOC_NO_OOM |
 									DSA_ALLOC_ZERO);
 	if (!DsaPointerIsValid(pointer))
 		return NULL;
-	return dsa_get_address(area, pointer);
+	head = dsa_get_address(area, pointer);
+	head->size = charged_size(size);
+	pg_atomic_fetch_add_u64(&memory_ctl->in_use, head->size);
+	return (char *) head + HEAD_SIZE;
 }
 
 /*
@@ -133,8 +190,29 @@ NaradAllocOrError(Size size, const char *what)
 void
 NaradFree(void *ptr)
 {
-	if (ptr != NULL)
-		dsa_free(NaradMemoryArea(), (dsa_pointer) ((char *) ptr - memory_place));
+	MemoryHead *head;
+
+	if (ptr == NULL)
+		return;
+	head = (MemoryHead *) ((char *) ptr - HEAD_SIZE);
+	pg_atomic_fetch_sub_u64(&memory_ctl->in_use, head->size);
+	dsa_free(NaradMemoryArea(), (dsa_pointer) ((char *) head - memory_place));
+}
+
+/*
+ * NaradMemoryIsLow
+ *
+ * Whether what is left is the reserve: a tenth, or 2 MB if that is more, for
+ * all but leases.  Partly used blocks of the area are not counted as used,
+ * so the reserve also has to hold these.  No lock, no error.
+ */
+bool
+NaradMemoryIsLow(void)
+{
+	uint64		limit = area_size();
+	uint64		reserve = Max(limit / 10, MIN_RESERVE);
+
+	return pg_atomic_read_u64(&memory_ctl->in_use) + reserve > limit;
 }
 
 /*

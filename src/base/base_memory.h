@@ -30,6 +30,10 @@ extern void *NaradAllocOrError(Size size, const char *what);
 
 /* NULL is allowed.  Never errors. */
 extern void NaradFree(void *ptr);
+
+/* Only the reserve is left, which is not for leases. */
+extern bool NaradMemoryIsLow(void);
+
 NARAD_NORETURN extern void NaradReportOutOfMemory(const char *what);
 
 #endif							/* BASE_MEMORY_H */

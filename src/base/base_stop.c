@@ -125,6 +125,20 @@ NaradStop(const char *name)
 	PG_END_TRY();
 }
 
+/*
+ * NaradFail
+ *
+ * Errors while the point is armed.
+ */
+void
+NaradFail(const char *name)
+{
+	if (count_waiting(name, 0))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("test point \"%s\" fails", name)));
+}
+
 /* narad.stop_arm(text) */
 Datum
 narad_stop_arm(PG_FUNCTION_ARGS)

@@ -8,6 +8,9 @@
  * narad_test extension).  Otherwise it is nothing.  Never inside a critical
  * section, and never while an LWLock is held.
  *
+ * NARAD_FAIL("name") is an error instead while the point is armed, and may
+ * stand wherever an error may be raised.
+ *
  * Copyright (c) 2026, the Narad authors
  *
  *-------------------------------------------------------------------------
@@ -17,11 +20,14 @@
 
 #ifdef NARAD_TESTING
 extern void NaradStop(const char *name);
+extern void NaradFail(const char *name);
 extern Size NaradStopShmemSize(void);
 extern void NaradStopShmemInit(void);
 #define NARAD_STOP(name) NaradStop(name)
+#define NARAD_FAIL(name) NaradFail(name)
 #else
 #define NARAD_STOP(name) ((void) 0)
+#define NARAD_FAIL(name) ((void) 0)
 #endif
 
 #endif							/* BASE_STOP_H */

@@ -15,12 +15,22 @@
  * a time; it holds the partition's gate meanwhile, on which others wait
  * without the tail lock, interruptibly.
  *
+ * Pages that will be needed under the tail lock, the last one, the next one,
+ * and those of the directory when a segment is full, are pinned before: if
+ * under the lock another one turns out to be needed, the lock is given up and
+ * that one pinned.  So nobody reads, or writes out a page that is in the way,
+ * under the lock, but for a next page that others took three times.
+ *
+ * If the last page turns out to be damaged, nothing is added to its segment
+ * any more: the next one goes on at the end that memory knows exactly.
+ *
  * Owns:       the tail of each partition; nobody else writes a data page.
  * Invariants: I1, I3, I7, I12.  Offsets strictly increase in the order of
  *             WAL records.  Memory says no more than what is in the WAL
  *             buffers: it changes after XLogInsert, in the same critical
  *             section.  end_offset is advanced last, after the hull.  Unused
- *             pages from next_page to open_prepared exist on disk.
+ *             pages from next_page to open_prepared exist on disk.  I11: a
+ *             damaged last page stops nobody.
  * Locks:      gate; tail lock; then directory buffers or one data buffer, map
  *             or hull lock.  The extension and allocator lock only without
  *             the tail lock.
@@ -65,6 +75,16 @@ typedef struct AppendState
 	uint64		full_xid;
 	CommandId	cid;
 	int64		clock_behind;	/* us that the clock lags the last record */
+
+	/* Pinned without the tail lock, to be used under it. */
+	Buffer		tail_pin;		/* the last page */
+	Buffer		new_pin;		/* the page to be begun next */
+	Buffer		dir_pins[2];	/* directory pages of the spare, and of the
+								 * segment to be sealed */
+	int			new_misses;		/* how often new_pin was another page */
+
+	bool		gave_up;		/* to be reported: the last page is damaged */
+	BlockNumber damaged_block;
 } AppendState;
 
 /* What must be done without the tail lock before the append can go on. */
@@ -73,6 +93,10 @@ typedef struct AppendNeed
 	bool		segment;		/* a ready spare, of at least ... */
 	uint32		segment_pages;	/* ... so many pages */
 	uint32		prepared;		/* pages of the open segment that must exist */
+	bool		new_page;		/* a pin on this block: */
+	BlockNumber new_block;
+	bool		directory;		/* pins on these: */
+	BlockNumber dir_blocks[2];
 } AppendNeed;
 
 /* What this backend holds beyond LWLocks. */
@@ -237,7 +261,7 @@ ensure_map_room(NaradLogPartition *part)
 	NaradFree(old);
 }
 
-/* Sets pages_prepared of an entry.  Tail lock. */
+/* Sets pages_prepared of an entry, whose page is pinned.  Tail lock. */
 static void
 write_prepared(AppendState *state, const NaradSegmentRef *ref, uint32 prepared)
 {
@@ -268,6 +292,7 @@ prepare_spare(AppendState *state, uint32 need_pages)
 	bool		too_small = false;
 	uint64		sequence;
 	uint32		run;
+	Buffer		directory;
 
 	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
 	spare = part->spare;
@@ -304,11 +329,13 @@ prepare_spare(AppendState *state, uint32 need_pages)
 	ensure_map_room(part);
 	run = run_length(&spare, 0);
 	NaradSegmentPreparePages(state->rel, spare.first_block, 0, run);
+	directory = ReadBuffer(state->rel, spare.dir_block);
 	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
 	part->spare_oldest_xid = NaradOldestRunningXid();
 	write_prepared(state, &spare, run);
 	part->spare_prepared = run;
 	LWLockRelease(&part->tail_lock);
+	ReleaseBuffer(directory);
 }
 
 /* Prepares pages of the open segment: the next run, or up to `need`. */
@@ -319,6 +346,7 @@ prepare_run(AppendState *state, uint32 need)
 	NaradSegmentRef open;
 	uint32		from;
 	uint32		to;
+	Buffer		directory;
 
 	LWLockAcquire(&part->tail_lock, LW_SHARED);
 	open = part->open;
@@ -335,6 +363,7 @@ prepare_run(AppendState *state, uint32 need)
 	NaradSegmentPreparePages(state->rel, open.first_block, from, to);
 
 	/* Unless the segment was sealed meanwhile. */
+	directory = ReadBuffer(state->rel, open.dir_block);
 	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
 	if (part->has_open && part->open.sequence == open.sequence)
 	{
@@ -342,6 +371,7 @@ prepare_run(AppendState *state, uint32 need)
 		part->open_prepared = to;
 	}
 	LWLockRelease(&part->tail_lock);
+	ReleaseBuffer(directory);
 }
 
 /*
@@ -379,6 +409,144 @@ prepare(AppendState *state, const AppendNeed *need)
 	ConditionVariableBroadcast(&part->gate_cv);
 }
 
+/* ---- pins ------------------------------------------------------------ */
+
+static void
+unpin(Buffer *pin)
+{
+	if (BufferIsValid(*pin))
+		ReleaseBuffer(*pin);
+	*pin = InvalidBuffer;
+}
+
+static bool
+is_pinned(Buffer pin, BlockNumber block)
+{
+	return BufferIsValid(pin) && BufferGetBlockNumber(pin) == block;
+}
+
+static void
+release_pins(AppendState *state)
+{
+	unpin(&state->tail_pin);
+	unpin(&state->new_pin);
+	unpin(&state->dir_pins[0]);
+	unpin(&state->dir_pins[1]);
+	state->new_misses = 0;
+}
+
+/* Nothing is to be added to the open segment any more.  Tail lock. */
+static void
+give_up_segment(AppendState *state, BlockNumber block)
+{
+	state->part->must_seal = true;
+	pg_atomic_write_u32(&state->part->tail_block, InvalidBlockNumber);
+	state->gave_up = true;
+	state->damaged_block = block;
+}
+
+static void
+report_damaged_tail(AppendState *state)
+{
+	if (!state->gave_up)
+		return;
+	state->gave_up = false;
+	ereport(LOG,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("last page of partition %d of topic \"%s\", block %u, is damaged",
+					state->part->partition,
+					RelationGetRelationName(state->rel),
+					state->damaged_block),
+			 errdetail("A new segment is begun.")));
+}
+
+/* Pins the last page by where it was seen last: no reading, no waiting. */
+static bool
+pin_recent_tail(AppendState *state, BlockNumber block)
+{
+	Buffer		hint = pg_atomic_read_u32(&state->part->tail_buffer);
+
+	if (!BufferIsValid(hint) ||
+		!ReadRecentBuffer(NaradRelationLocator(state->rel), MAIN_FORKNUM,
+						  block, hint))
+		return false;
+	state->tail_pin = hint;
+	return true;
+}
+
+/*
+ * Pins the page expected to be the last one, reading it if need be, without
+ * the tail lock.  If it cannot be read, sees to it that nobody needs it.
+ */
+static void
+pin_tail(AppendState *state)
+{
+	NaradLogPartition *part = state->part;
+	BlockNumber block = pg_atomic_read_u32(&part->tail_block);
+
+	if (is_pinned(state->tail_pin, block))
+		return;
+	unpin(&state->tail_pin);
+	if (block == InvalidBlockNumber || pin_recent_tail(state, block))
+		return;
+	state->tail_pin = NaradReadBufferCareful(state->rel, block, NULL);
+	if (BufferIsValid(state->tail_pin))
+		return;
+
+	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+	if (pg_atomic_read_u32(&part->tail_block) == block)
+		give_up_segment(state, block);
+	LWLockRelease(&part->tail_lock);
+	report_damaged_tail(state);
+}
+
+/*
+ * Pins a page to be begun.  What is on it does not matter; if it cannot even
+ * be read, it is begun without.
+ */
+static void
+pin_new_page(AppendState *state, BlockNumber block)
+{
+	if (is_pinned(state->new_pin, block))
+		return;
+	unpin(&state->new_pin);
+	state->new_pin = NaradReadBufferCareful(state->rel, block, NULL);
+	state->new_misses++;
+}
+
+/* Pins what turned out to be needed under the tail lock. */
+static void
+pin_needed(AppendState *state, const AppendNeed *need)
+{
+	int			i;
+
+	if (need->new_page)
+		pin_new_page(state, need->new_block);
+	for (i = 0; need->directory && i < 2; i++)
+	{
+		unpin(&state->dir_pins[i]);
+		if (need->dir_blocks[i] != InvalidBlockNumber)
+			state->dir_pins[i] = ReadBuffer(state->rel, need->dir_blocks[i]);
+	}
+}
+
+/* Are the pages pinned that open_next_segment changes?  Tail lock. */
+static bool
+directory_is_pinned(AppendState *state, AppendNeed *need)
+{
+	NaradLogPartition *part = state->part;
+
+	if (is_pinned(state->dir_pins[0], part->spare.dir_block) &&
+		(!part->has_open ||
+		 is_pinned(state->dir_pins[1], part->open.dir_block)))
+		return true;
+	need->directory = true;
+	need->dir_blocks[0] = part->spare.dir_block;
+	need->dir_blocks[1] = part->has_open ? part->open.dir_block :
+		InvalidBlockNumber;
+	return false;
+}
+
 /* ---- opening a segment ----------------------------------------------- */
 
 /* The open segment's entry, sealed as it is now.  Tail lock. */
@@ -414,8 +582,8 @@ open_entry(AppendState *state, NaradSegmentEntry *entry)
 }
 
 /*
- * Seals the open segment, if any, and opens the spare, which is ready.  Tail
- * lock held.  The sealed segment's time range is that of its records; without
+ * Seals the open segment, if any, and opens the spare, which is ready, as are
+ * the pins on their directory pages.  Tail lock held.  The sealed segment's time range is that of its records; without
  * any it is the partition's last time.
  */
 static void
@@ -583,7 +751,7 @@ plan_page(AppendState *state, Page page, NaradDataSpecial *special,
  * Tail lock.
  */
 static void
-advance_tail(AppendState *state, BlockNumber block, bool init, int64 time)
+advance_tail(AppendState *state, Buffer buffer, bool init, int64 time)
 {
 	NaradLogPartition *part = state->part;
 
@@ -592,7 +760,8 @@ advance_tail(AppendState *state, BlockNumber block, bool init, int64 time)
 		if (part->next_page == 0)
 			part->first_time = time;
 		part->next_page++;
-		pg_atomic_write_u32(&part->tail_block, block);
+		pg_atomic_write_u32(&part->tail_buffer, buffer);
+		pg_atomic_write_u32(&part->tail_block, BufferGetBlockNumber(buffer));
 	}
 	part->newest_xid = Max(part->newest_xid, state->full_xid);
 }
@@ -643,7 +812,7 @@ fill_page(AppendState *state, Buffer buffer, bool init,
 	MarkBufferDirty(buffer);
 	NaradXLogAppend(state->rel, buffer, first, first + n - 1, old_upper, init);
 
-	advance_tail(state, block, init, items[0]->time);
+	advance_tail(state, buffer, init, items[0]->time);
 	part->last_time = items[n - 1]->time;
 	pg_write_barrier();
 	pg_atomic_write_u64(&part->end_offset, items[n - 1]->offset + 1);
@@ -651,34 +820,80 @@ fill_page(AppendState *state, Buffer buffer, bool init,
 	return n;
 }
 
-/* The last page of the open segment, locked; the pin came from before. */
+/* Is it the page it should be?  A page of zeros has no bad checksum. */
+static bool
+is_page_of_open(AppendState *state, Page page)
+{
+	PageHeader	ph = (PageHeader) page;
+	const NaradDataSpecial *special;
+
+	if (ph->pd_special != BLCKSZ - sizeof(NaradDataSpecial) ||
+		ph->pd_lower < SizeOfPageHeaderData ||
+		ph->pd_lower > ph->pd_upper || ph->pd_upper > ph->pd_special)
+		return false;
+	special = NaradDataPageSpecial(page);
+	return special->head.topic_id == state->topic->topic_id &&
+		special->head.kind == NARAD_PAGE_DATA &&
+		special->head.partition == state->part->partition &&
+		special->sequence == state->part->open.sequence;
+}
+
+/*
+ * The last page of the open segment, which has one, locked; it was pinned
+ * before, or is pinned now if it is in memory.  InvalidBuffer if it is
+ * neither, or if it is damaged: then the segment is given up.  Tail lock.
+ */
 static Buffer
-lock_current_page(AppendState *state, Buffer pinned)
+lock_tail_page(AppendState *state)
 {
 	NaradLogPartition *part = state->part;
 	BlockNumber block = part->open.first_block + part->next_page - 1;
 
 	Assert(part->next_page > 0);
-	if (!BufferIsValid(pinned) || BufferGetBlockNumber(pinned) != block)
+	if (!is_pinned(state->tail_pin, block))
 	{
-		/* Somebody else began a page just now, so it is in memory. */
-		if (BufferIsValid(pinned))
-			ReleaseBuffer(pinned);
-		pinned = ReadBuffer(state->rel, block);
+		/* Somebody else began a page just now. */
+		unpin(&state->tail_pin);
+		if (!pin_recent_tail(state, block))
+			return InvalidBuffer;
 	}
-	LockBuffer(pinned, BUFFER_LOCK_EXCLUSIVE);
-	return pinned;
+	LockBuffer(state->tail_pin, BUFFER_LOCK_EXCLUSIVE);
+	if (!is_page_of_open(state, BufferGetPage(state->tail_pin)))
+	{
+		LockBuffer(state->tail_pin, BUFFER_LOCK_UNLOCK);
+		give_up_segment(state, block);
+		return InvalidBuffer;
+	}
+	pg_atomic_write_u32(&part->tail_buffer, state->tail_pin);
+	return state->tail_pin;
 }
 
-/* The next page of the open segment, to be initialised, locked. */
+/*
+ * The next page of the open segment, to be initialised, locked; the pin goes
+ * to the caller.  InvalidBuffer if it is not pinned, unless that happened
+ * before, or there is no telling what is needed (NULL).  Tail lock.
+ */
 static Buffer
-lock_new_page(AppendState *state)
+lock_new_page(AppendState *state, AppendNeed *need)
 {
 	NaradLogPartition *part = state->part;
+	BlockNumber block = part->open.first_block + part->next_page;
+	Buffer		buffer = state->new_pin;
 
 	Assert(part->next_page < part->open_prepared);
-	return ReadBufferExtended(state->rel, MAIN_FORKNUM,
-							  part->open.first_block + part->next_page,
+	if (is_pinned(buffer, block))
+	{
+		state->new_pin = InvalidBuffer;
+		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		return buffer;
+	}
+	if (need != NULL && state->new_misses < 3)
+	{
+		need->new_page = true;
+		need->new_block = block;
+		return InvalidBuffer;
+	}
+	return ReadBufferExtended(state->rel, MAIN_FORKNUM, block,
 							  RBM_ZERO_AND_LOCK, NULL);
 }
 
@@ -698,6 +913,8 @@ page_is_available(AppendState *state, AppendNeed *need)
 			need->segment = true;
 			return false;
 		}
+		if (!directory_is_pinned(state, need))
+			return false;
 		open_next_segment(state);
 	}
 	if (part->next_page >= part->open_prepared)
@@ -710,12 +927,12 @@ page_is_available(AppendState *state, AppendNeed *need)
 
 /*
  * Places what fits of the items on the current or a new page.  Returns how
- * many, 0 if something has to be prepared first, -1 as plan_page.  Tail lock
- * held; the pin is taken over.
+ * many, 0 if something has to be prepared or pinned first, -1 as plan_page.
+ * Tail lock held.
  */
 static int
-append_locked(AppendState *state, Buffer pinned, NaradAppendItem **items,
-			  int nitems, AppendNeed *need)
+append_locked(AppendState *state, NaradAppendItem **items, int nitems,
+			  AppendNeed *need)
 {
 	NaradLogPartition *part = state->part;
 	Buffer		buffer;
@@ -723,18 +940,24 @@ append_locked(AppendState *state, Buffer pinned, NaradAppendItem **items,
 
 	if (segment_is_usable(state) && part->next_page > 0)
 	{
-		buffer = lock_current_page(state, pinned);
-		n = fill_page(state, buffer, false, items, nitems);
-		UnlockReleaseBuffer(buffer);
+		buffer = lock_tail_page(state);
+		if (BufferIsValid(buffer))
+		{
+			n = fill_page(state, buffer, false, items, nitems);
+			LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+		}
+		else if (!part->must_seal)
+			return 0;
 	}
-	else if (BufferIsValid(pinned))
-		ReleaseBuffer(pinned);
 
 	if (n == 0 && page_is_available(state, need))
 	{
-		buffer = lock_new_page(state);
-		n = fill_page(state, buffer, true, items, nitems);
-		UnlockReleaseBuffer(buffer);
+		buffer = lock_new_page(state, need);
+		if (BufferIsValid(buffer))
+		{
+			n = fill_page(state, buffer, true, items, nitems);
+			UnlockReleaseBuffer(buffer);
+		}
 	}
 	return n;
 }
@@ -747,34 +970,32 @@ append_page(AppendState *state, NaradAppendItem **items, int nitems)
 
 	for (;;)
 	{
-		BlockNumber tail = pg_atomic_read_u32(&part->tail_block);
-		Buffer		pinned = InvalidBuffer;
 		AppendNeed	need = {0};
 		NaradOffset end;
 		bool		is_due;
 		int			n;
 
-		/* Reading the page, if need be, is not done under the tail lock. */
-		if (tail != InvalidBlockNumber)
-			pinned = ReadBuffer(state->rel, tail);
-
+		pin_tail(state);
 		LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
 		if (blocked_by_gate(part))
 		{
 			LWLockRelease(&part->tail_lock);
-			if (BufferIsValid(pinned))
-				ReleaseBuffer(pinned);
+			release_pins(state);
 			wait_while(part, blocked_by_gate);
 			continue;
 		}
-		n = append_locked(state, pinned, items, nitems, &need);
+		n = append_locked(state, items, nitems, &need);
 		end = pg_atomic_read_u64(&part->end_offset);
 		is_due = !part->preparing && (wants_spare(part) || wants_run(part));
 		LWLockRelease(&part->tail_lock);
 
+		report_damaged_tail(state);
+		if (n != 0)
+			release_pins(state);
 		if (n < 0)
 			report_explicit_offset(state, items[0], end);
-		if (n == 0 || is_due)
+		pin_needed(state, &need);
+		if (is_due || need.segment || need.prepared > 0)
 			prepare(state, &need);
 		if (n > 0)
 			return n;
@@ -799,27 +1020,40 @@ make_room_for_large(AppendState *state, uint32 npages)
 		if (segment_is_usable(state) &&
 			part->open.npages - part->next_page >= npages)
 		{
-			if (part->open_prepared >= part->next_page + npages)
+			BlockNumber block = part->open.first_block + part->next_page;
+
+			if (part->open_prepared < part->next_page + npages)
+				need.prepared = part->next_page + npages;
+			else if (is_pinned(state->new_pin, block) || state->new_misses > 0)
 				return;
-			need.prepared = part->next_page + npages;
+			else
+			{
+				need.new_page = true;
+				need.new_block = block;
+			}
 		}
 		else if (part->has_spare && part->spare_prepared > 0 &&
 				 part->spare.npages >= npages)
-			open_next_segment(state);
+		{
+			if (directory_is_pinned(state, &need))
+				open_next_segment(state);
+		}
 		else
 		{
 			need.segment = true;
 			need.segment_pages = npages;
 		}
 		LWLockRelease(&part->tail_lock);
+		pin_needed(state, &need);
 		if (need.segment || need.prepared > 0)
 			prepare(state, &need);
 	}
 }
 
 /*
- * The current page for the first part of a large record, locked, if at least
- * a quarter of it is free; else InvalidBuffer.  Tail lock.
+ * The current page for the first part of a large record, locked, if it is in
+ * memory and at least a quarter of it is free; else InvalidBuffer.  The pin
+ * goes to the caller.  Tail lock.
  */
 static Buffer
 lock_page_for_first_part(AppendState *state, NaradAppendItem *item)
@@ -829,7 +1063,10 @@ lock_page_for_first_part(AppendState *state, NaradAppendItem *item)
 
 	if (state->part->next_page == 0)
 		return InvalidBuffer;
-	buffer = lock_current_page(state, InvalidBuffer);
+	buffer = lock_tail_page(state);
+	if (!BufferIsValid(buffer))
+		return InvalidBuffer;
+	state->tail_pin = InvalidBuffer;
 	page = BufferGetPage(buffer);
 	if (NaradDataPageFree(page) >= BLCKSZ / 4 &&
 		fits_bases(NaradDataPageSpecial(page), item->offset, item->time))
@@ -872,7 +1109,7 @@ write_part(AppendState *state, NaradAppendItem *item, uint32 pos)
 		buffer = lock_page_for_first_part(state, item);
 	init = !BufferIsValid(buffer);
 	if (init)
-		buffer = lock_new_page(state);
+		buffer = lock_new_page(state, NULL);
 	page = BufferGetPage(buffer);
 	len = Min(init ? NARAD_MAX_SMALL : NaradDataPageFree(page), total - pos);
 
@@ -904,7 +1141,7 @@ write_part(AppendState *state, NaradAppendItem *item, uint32 pos)
 	MarkBufferDirty(buffer);
 	NaradXLogAppend(state->rel, buffer, number, number, old_upper, init);
 
-	advance_tail(state, BufferGetBlockNumber(buffer), init, item->time);
+	advance_tail(state, buffer, init, item->time);
 	part->last_time = item->time;
 	if (pos + len == total)
 	{
@@ -960,12 +1197,17 @@ append_large(AppendState *state, NaradAppendItem *item)
 		LWLockRelease(&part->tail_lock);
 		NARAD_STOP("append-large-part");
 		CHECK_FOR_INTERRUPTS();
+
+		/* The gate keeps others from moving it. */
+		pin_new_page(state, part->open.first_block + part->next_page);
 		LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
 		pos += write_part(state, item, pos);
 	}
 	leave_gate(part);
 	LWLockRelease(&part->tail_lock);
 	ConditionVariableBroadcast(&part->gate_cv);
+	report_damaged_tail(state);
+	release_pins(state);
 }
 
 /* ---- the door -------------------------------------------------------- */

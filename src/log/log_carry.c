@@ -6,8 +6,8 @@
  * A truncated topic goes on under a new topic id: each partition's offsets
  * continue where they ended, groups keep name and pause state and start
  * there.  That is written as a small new file: metapage, directory with the
- * first slots split into small segments of meta pages, and on those the bases
- * (start offsets) and the group directory.
+ * first slots split into units of meta pages, and on those the bases (start
+ * offsets) and the group directory.
  *
  * The pages go through shared buffers and are logged whole, as an index build
  * logs its own; when the new file needs no WAL (wal_level = minimal, and the
@@ -105,8 +105,11 @@ put_page(CarryTarget *target, BlockNumber block, const char *image)
 	static NaradIOBlock zeros;	/* never written to */
 	Buffer		buffer;
 
+	/* Written even if the file is longer already: it may be a hole there. */
 	if (smgrnblocks(target->smgr, MAIN_FORKNUM) <= block)
 		smgrextend(target->smgr, MAIN_FORKNUM, block, zeros.data, false);
+	else
+		smgrwrite(target->smgr, MAIN_FORKNUM, block, zeros.data, false);
 	buffer = ReadBufferWithoutRelcache(target->locator, MAIN_FORKNUM, block,
 									   RBM_ZERO_AND_LOCK, NULL,
 									   target->permanent);
@@ -119,15 +122,16 @@ put_page(CarryTarget *target, BlockNumber block, const char *image)
 	UnlockReleaseBuffer(buffer);
 }
 
-/* The block of the n-th meta page: small segments of split slots from 0 on. */
+/* The block of the n-th meta page: in units of split slots from 0 on. */
 static BlockNumber
 meta_page_block(uint32 n, uint32 segment_pages)
 {
-	uint32		nsubs = NaradClassSubslots(NARAD_CLASS_SMALL, segment_pages);
-	uint32		segment = n / NARAD_SMALL_PAGES;
+	uint32		nunits = NaradSlotUnits(segment_pages);
+	uint32		segment = n / NARAD_UNIT_PAGES;
 
-	return NaradSlotFirstBlock(segment / nsubs, segment_pages) +
-		(segment % nsubs + 1) * NARAD_SMALL_PAGES + n % NARAD_SMALL_PAGES;
+	return NaradSlotFirstBlock(segment / nunits, segment_pages) +
+		NaradSlotNthUnit(segment % nunits) * NARAD_UNIT_PAGES +
+		n % NARAD_UNIT_PAGES;
 }
 
 /* A directory page image of all free entries. */
@@ -140,14 +144,48 @@ init_directory(char *image, NaradTopicId topic_id)
 	return (NaradSegmentEntry *) PageGetContents((Page) image);
 }
 
+/*
+ * Writes the directory pages of a split slot in which npages meta pages lie;
+ * how many.
+ */
+static uint32
+put_slot_directory(CarryTarget *target, const NaradMetaData *meta,
+				   uint32 slot, uint32 npages)
+{
+	BlockNumber slot_block = NaradSlotFirstBlock(slot, meta->segment_pages);
+	uint32		nsegments = (npages + NARAD_UNIT_PAGES - 1) / NARAD_UNIT_PAGES;
+	PGAlignedBlock image;
+	NaradSegmentEntry *entries = NULL;
+	NaradUnitPlace place;
+	uint32		ndirs = 0;
+	uint32		n;
+
+	for (n = 0; n < nsegments; n++)
+	{
+		NaradUnitLocate(slot_block, NaradSlotNthUnit(n), &place);
+		if (place.dir_index == 0)
+		{
+			entries = init_directory(image.data, meta->topic_id);
+			ndirs = place.dir_number + 1;
+		}
+		entries[place.dir_index].state = NARAD_SEGMENT_META;
+		entries[place.dir_index].size_class = NARAD_CLASS_SMALL;
+		entries[place.dir_index].pages_prepared =
+			Min(npages - n * NARAD_UNIT_PAGES, NARAD_UNIT_PAGES);
+		if (place.dir_index == NARAD_ENTRIES_PER_PAGE - 1 ||
+			n == nsegments - 1)
+			put_page(target, place.dir_block, image.data);
+	}
+	return ndirs;
+}
+
 /* Writes the directory pages that describe npages meta pages. */
 static void
 put_directory(CarryTarget *target, const NaradMetaData *meta, uint32 npages)
 {
-	uint32		nsubs = NaradClassSubslots(NARAD_CLASS_SMALL,
-										   meta->segment_pages);
-	uint32		nsegments = (npages + NARAD_SMALL_PAGES - 1) / NARAD_SMALL_PAGES;
-	uint32		nslots = (nsegments + nsubs - 1) / nsubs;
+	uint32		slot_pages = NaradSlotUnits(meta->segment_pages) *
+	NARAD_UNIT_PAGES;
+	uint32		nslots = (npages + slot_pages - 1) / slot_pages;
 	PGAlignedBlock image;
 	NaradSegmentEntry *entries;
 	uint32		slot;
@@ -160,36 +198,12 @@ put_directory(CarryTarget *target, const NaradMetaData *meta, uint32 npages)
 	for (slot = 0; slot < nslots; slot++)
 	{
 		entries[slot].state = NARAD_SEGMENT_SPLIT;
-		entries[slot].size_class = NARAD_CLASS_SMALL;
+		entries[slot].pages_prepared =
+			put_slot_directory(target, meta, slot,
+							   Min(npages - slot * slot_pages, slot_pages));
 	}
 	put_page(target, NaradSlotDirectoryBlock(0, meta->segment_pages),
 			 image.data);
-
-	for (slot = 0; slot < nslots; slot++)
-	{
-		BlockNumber block = NaradSlotFirstBlock(slot, meta->segment_pages);
-		uint32		sub;
-
-		for (sub = 0; sub < nsubs; sub += NARAD_ENTRIES_PER_PAGE)
-		{
-			int			i;
-
-			entries = init_directory(image.data, meta->topic_id);
-			for (i = 0; i < NARAD_ENTRIES_PER_PAGE && sub + i < nsubs; i++)
-			{
-				uint32		first = (slot * nsubs + sub + i) *
-				NARAD_SMALL_PAGES;
-
-				if (first >= npages)
-					break;
-				entries[i].state = NARAD_SEGMENT_META;
-				entries[i].size_class = NARAD_CLASS_SMALL;
-				entries[i].pages_prepared = Min(npages - first,
-												NARAD_SMALL_PAGES);
-			}
-			put_page(target, block++, image.data);
-		}
-	}
 }
 
 /* Writes the start offsets as meta pages [first, first + npages). */

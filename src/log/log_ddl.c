@@ -15,6 +15,7 @@
  *
  * What a topic cannot be is refused here, where that is chosen: temporary,
  * anything but an ordinary table, without the standard columns, rewritten.
+ * What happens to it later is log_gate.c's.
  * An empty file is a valid topic, so that creating one writes nothing, and
  * the init fork of an unlogged topic is empty.
  *
@@ -90,29 +91,64 @@ check_standard_columns(Relation rel)
 							   OidIsValid(standard_columns[i].type) ?
 							   format_type_be(standard_columns[i].type) :
 							   "jsonb, bytea or text"),
-					 errhint("Topics are created with narad.create_topic.")));
+					 errhint("Create topics with narad.create_topic, and other tables USING heap.")));
 	}
 }
 
-/* Before the append the first three are null: nothing may ask for more. */
+/*
+ * Before the append the first three are null: nothing may ask for more.  The
+ * others are given by whoever produces.  A collation of the user's could take
+ * its column along when it is dropped.
+ */
 static void
-check_assigned_columns(Relation rel)
+check_assigned_column(const char *table, Form_pg_attribute att)
 {
-	TupleDesc	desc = RelationGetDescr(rel);
+	if ((att->attnum <= NARAD_ATTR_TIME && att->attnotnull) ||
+		att->attgenerated != '\0' || att->attidentity != '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("column \"%s\" of topic \"%s\" cannot be constrained or generated",
+						NameStr(att->attname), table),
+				 att->attnum <= NARAD_ATTR_TIME ?
+				 errdetail("Its value is assigned when a record is appended.") :
+				 errdetail("Its value is given by the producer."),
+				 att->attnum <= NARAD_ATTR_TIME ?
+				 errhint("No constraint is needed: it is never null in a record, and partition and offset identify one.") :
+				 errhint("Use a further column.")));
+	if (att->attcollation >= FirstNormalObjectId)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("column \"%s\" of topic \"%s\" cannot have a user-defined collation",
+						NameStr(att->attname), table),
+				 errhint("Name the collation in queries.")));
+}
 
-	for (int i = 0; i < NARAD_ATTR_TIME; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
+/*
+ * NaradCheckStandardColumn
+ *
+ * Errors 0A000 unless a column among the first six of a topic, as it is after
+ * an ALTER TABLE, is the standard one of this number.
+ */
+void
+NaradCheckStandardColumn(const char *table, Form_pg_attribute att)
+{
+	const StandardColumn *column = &standard_columns[att->attnum - 1];
 
-		if (att->attnotnull || att->attgenerated != '\0' ||
-			att->attidentity != '\0')
-			ereport(ERROR,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("column \"%s\" of topic \"%s\" cannot be constrained or generated",
-							NameStr(att->attname),
-							RelationGetRelationName(rel)),
-					 errdetail("Its value is assigned when a record is appended.")));
-	}
+	if (att->attisdropped)
+		return;
+	if (strcmp(NameStr(att->attname), column->name) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot rename column \"%s\" of topic \"%s\"",
+						column->name, table),
+				 errhint("Use a view to give it another name.")));
+	if (!is_standard_column(att, column))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot change the type of column \"%s\" of topic \"%s\"",
+						column->name, table),
+				 errhint("Create another topic with narad.create_topic, and copy the records that are wanted.")));
+	check_assigned_column(table, att);
 }
 
 /*
@@ -143,6 +179,10 @@ check_no_rewrite(Relation rel)
 				 errmsg("cannot rewrite topic \"%s\"", name),
 				 errdetail("Records of a topic are never changed, and keep their offsets."),
 				 errhint("Create another topic with narad.create_topic, and copy the records that are wanted.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("cannot turn table \"%s\" into a topic", name),
+			 errhint("Create a topic with narad.create_topic, and use INSERT INTO ... SELECT.")));
 }
 
 static void
@@ -155,17 +195,18 @@ check_may_create(Relation rel, char persistence)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("temporary table \"%s\" cannot use access method \"narad\"",
 						name),
-				 errhint("Use an unlogged topic.")));
+				 errhint("Create an unlogged topic, or the table USING heap.")));
 	if (rel->rd_rel->relkind != RELKIND_RELATION)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("relation \"%s\" cannot use access method \"narad\"",
 						name),
 				 errdetail("Only an ordinary table can be a topic."),
-				 errhint("Topics are created with narad.create_topic.")));
+				 errhint("Create topics with narad.create_topic, and this USING heap.")));
 	check_no_rewrite(rel);
 	check_standard_columns(rel);
-	check_assigned_columns(rel);
+	for (int i = 0; i < NARAD_STANDARD_ATTRS; i++)
+		check_assigned_column(name, TupleDescAttr(RelationGetDescr(rel), i));
 }
 
 /*
@@ -225,7 +266,7 @@ naradam_set_new_file(Relation rel, const RelFileLocator *newlocator,
 	if (is_new && !IsBinaryUpgrade)
 		check_may_create(rel, persistence);
 
-	NaradLogFilesMayGo();
+	NaradLogTopicFileMayGo(newlocator);
 	*freeze_xid = RecentXmin;
 	*minmulti = GetOldestMultiXactId();
 	srel = RelationCreateStorage(*newlocator, persistence, true);
@@ -264,11 +305,12 @@ naradam_copy_data(Relation rel, const RelFileLocator *newlocator)
 {
 	NaradRelInfo *info = NaradRelInfoGet(rel);
 	NaradTopicId topic_id = info != NULL ? info->topic_id : 0;
+	RelFileLocator from = NaradRelationLocator(rel);
 	SMgrRelation dst = smgropen(*newlocator, rel->rd_backend);
 
 	/* The copy reads past shared buffers; nobody writes meanwhile. */
 	FlushRelationBuffers(rel);
-	NaradLogFilesMayGo();
+	NaradLogTopicFileMayGo(newlocator);
 	RelationCreateStorage(*newlocator, rel->rd_rel->relpersistence, true);
 	RelationCopyStorage(RelationGetSmgr(rel), dst, MAIN_FORKNUM,
 						rel->rd_rel->relpersistence);
@@ -278,7 +320,7 @@ naradam_copy_data(Relation rel, const RelFileLocator *newlocator)
 			copy_fork(rel, dst, newlocator, fork);
 	}
 	if (topic_id != 0)
-		NaradLogTopicMoved(topic_id);
+		NaradLogTopicMoved(topic_id, &from, newlocator);
 	RelationDropStorage(rel);
 	smgrclose(dst);
 }
@@ -300,13 +342,18 @@ naradam_copy_for_cluster(Relation old_table, Relation new_table,
 			 errhint("Use VACUUM without FULL.")));
 }
 
-static void
-refuse_index(Relation rel)
+/*
+ * NaradRefuseIndex
+ *
+ * ERROR 0A000.  By log_gate.c once an index is about to be made; by the
+ * callbacks below if it got further.
+ */
+void
+NaradRefuseIndex(const char *table)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("cannot create an index on topic \"%s\"",
-					RelationGetRelationName(rel)),
+			 errmsg("cannot create an index on topic \"%s\"", table),
 			 errdetail("Topics have neither indexes nor constraints that need one."),
 			 errhint("Read by offset with narad.fetch.")));
 }
@@ -319,7 +366,7 @@ naradam_index_build_range_scan(Relation rel, Relation index,
 							   IndexBuildCallback callback,
 							   void *callback_state, TableScanDesc scan)
 {
-	refuse_index(rel);
+	NaradRefuseIndex(RelationGetRelationName(rel));
 	return 0;					/* keep compiler quiet */
 }
 
@@ -328,7 +375,7 @@ naradam_index_validate_scan(Relation rel, Relation index,
 							IndexInfo *index_info, Snapshot snapshot,
 							struct ValidateIndexState *state)
 {
-	refuse_index(rel);
+	NaradRefuseIndex(RelationGetRelationName(rel));
 }
 
 /* No index entry is ever known to be dead: nothing to delete. */
@@ -336,7 +383,7 @@ TransactionId
 naradam_index_delete_tuples(Relation rel, TM_IndexDeleteOp *delstate)
 {
 	if (!delstate->bottomup)
-		refuse_index(rel);
+		NaradRefuseIndex(RelationGetRelationName(rel));
 	delstate->ndeltids = 0;
 	return InvalidTransactionId;
 }

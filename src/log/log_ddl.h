@@ -14,6 +14,7 @@
 #include "access/multixact.h"
 #include "access/tableam.h"
 #include "base/base_compat.h"
+#include "catalog/pg_attribute.h"
 #include "nodes/execnodes.h"
 
 /* Callbacks are for the table of log_tableam.c, not for other libraries. */
@@ -57,5 +58,9 @@ extern void naradam_estimate_size(Relation rel, int32 *attr_widths,
 
 /* Errors unless a table has the columns that storage itself relies on. */
 extern void NaradCheckPrefixColumns(Relation rel);
+
+/* What log_gate.c refuses. */
+extern void NaradCheckStandardColumn(const char *table, Form_pg_attribute att);
+extern void NaradRefuseIndex(const char *table);
 
 #endif							/* LOG_DDL_H */

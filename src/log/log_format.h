@@ -16,9 +16,13 @@
  *	then				directory page of slots D .. 2D-1, those slots, ...
  *
  * with D = NARAD_ENTRIES_PER_PAGE and S = NaradMetaData.segment_pages.  A
- * slot is one segment of S pages, or it is split: its first class-size run
- * of pages (sub-slot 0) then holds directory pages of its own, for sub-slots
- * 1, 2, ..., each as large as its class.
+ * slot is one segment of S pages, or it is split into units of
+ * NARAD_UNIT_PAGES.  Unit 0 then holds directory pages with an entry for each
+ * of the NARAD_DIRECTORY_PERIOD - 1 units that follow; in slots so large that
+ * there are more, unit NARAD_DIRECTORY_PERIOD goes on in the same way, and so
+ * on.  A segment in a split slot takes 1, 2, 4 or 8 units, none of them a
+ * directory unit.  The entry of its first unit describes it; those of the
+ * units behind stay zero.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -103,19 +107,19 @@ StaticAssertDecl(sizeof(NaradMetaData) == 128, "metapage contents");
 #define NARAD_SEGMENT_OPEN		2
 #define NARAD_SEGMENT_SEALED	3
 #define NARAD_SEGMENT_META		4	/* pages_prepared of its pages are in use */
-#define NARAD_SEGMENT_SPLIT		5	/* divided into sub-slots of size_class */
+#define NARAD_SEGMENT_SPLIT		5	/* divided into units; pages_prepared of
+									 * its directory pages have been written */
 
 /* Flags of an entry (all for later use but the first). */
 #define NARAD_SEGMENT_ALL_COMMITTED 0x01
 #define NARAD_SEGMENT_FROZEN		0x02
 #define NARAD_SEGMENT_ALL_DEAD		0x04
 
-/* Size classes: pages of a segment. */
-#define NARAD_CLASS_SMALL		0	/* NARAD_SMALL_PAGES */
-#define NARAD_CLASS_MEDIUM		1	/* NARAD_MEDIUM_PAGES */
-#define NARAD_CLASS_WHOLE		2	/* segment_pages, a slot of its own */
-#define NARAD_SMALL_PAGES		8
-#define NARAD_MEDIUM_PAGES		64
+/* Size classes of segments: class n is 2^n units of a split slot, but ... */
+#define NARAD_CLASS_SMALL		0
+#define NARAD_CLASS_MEDIUM		3
+#define NARAD_CLASS_WHOLE		4	/* ... segment_pages, a slot of its own */
+#define NARAD_UNIT_PAGES		8
 
 #define NARAD_MIN_SEGMENT_PAGES (256 * 1024 / BLCKSZ)
 #define NARAD_MAX_SEGMENT_PAGES (1024 * 1024 / BLCKSZ * 1024)
@@ -124,7 +128,7 @@ StaticAssertDecl(sizeof(NaradMetaData) == 128, "metapage contents");
 typedef struct NaradSegmentEntry
 {
 	uint8		state;			/* NARAD_SEGMENT_* */
-	uint8		size_class;		/* NARAD_CLASS_* */
+	uint8		size_class;		/* NARAD_CLASS_*; not of split */
 	uint16		flags;
 	uint32		partition;		/* spare, open, sealed */
 	uint64		sequence;		/* open, sealed: 0, 1, 2 ... in the partition */
@@ -134,7 +138,8 @@ typedef struct NaradSegmentEntry
 	int64		last_time;		/* sealed: and of its last */
 	uint64		oldest_xid;		/* FullTransactionId: lower bound of all */
 	uint64		newest_xid;		/* FullTransactionId: sealed: upper bound */
-	uint32		pages_prepared; /* pages that exist on disk; META: in use */
+	uint32		pages_prepared; /* pages that exist on disk; META: in use;
+								 * SPLIT: directory pages written */
 	uint32		pages_used;		/* sealed: pages that hold records */
 	uint32		epoch;			/* metapage's when it was opened */
 	uint32		reserved[1];
@@ -144,6 +149,9 @@ StaticAssertDecl(sizeof(NaradSegmentEntry) == 80, "segment entry");
 
 /* D: entries at PageGetContents() of a directory page. */
 #define NARAD_ENTRIES_PER_PAGE	100
+
+/* Every so many units of a split slot, one is of directory pages. */
+#define NARAD_DIRECTORY_PERIOD	(1 + NARAD_UNIT_PAGES * NARAD_ENTRIES_PER_PAGE)
 
 StaticAssertDecl(SizeOfPageHeaderData + sizeof(NaradPageSpecialHead) +
 				 NARAD_ENTRIES_PER_PAGE * sizeof(NaradSegmentEntry) <= BLCKSZ,
@@ -222,6 +230,7 @@ StaticAssertDecl(sizeof(NaradGroupEntry) == 24 + NAMEDATALEN, "group entry");
 
 #define NARAD_GROUP_LIVE		1
 #define NARAD_GROUP_DROPPED		2	/* its map and pages await a new group */
+#define NARAD_GROUP_MAKING		3	/* not live yet; a leftover is as dropped */
 
 typedef struct NaradGroupsPage
 {

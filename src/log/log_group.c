@@ -68,12 +68,33 @@ copy_kind(Relation rel, const NaradMetaData *meta, BlockNumber block,
 						RelationGetRelationName(rel), block)));
 }
 
+/* What is looked for in the directory. */
+typedef struct GroupKey
+{
+	const char *name;			/* a live group's, or NULL */
+	NaradGroupId group_id;		/* of one that is live or being made; or 0 */
+}			GroupKey;			/* neither: a place that is free */
+
+/* What was left while it was made is as good as dropped. */
+static bool
+entry_matches(const NaradGroupEntry *entry, const GroupKey * key)
+{
+	if (key->name != NULL)
+		return entry->state == NARAD_GROUP_LIVE &&
+			strcmp(entry->name, key->name) == 0;
+	if (key->group_id != 0)
+		return entry->state != NARAD_GROUP_DROPPED &&
+			entry->group_id == key->group_id;
+	return entry->state == NARAD_GROUP_DROPPED ||
+		entry->state == NARAD_GROUP_MAKING;
+}
+
 /*
- * Looks for a live group by name, or (name NULL) for a dropped one.  *last is
- * the last page of the chain, and whether it has room.
+ * Looks for a group.  *last is the last page of the chain, and whether it has
+ * room.
  */
 static bool
-find_group(Relation rel, const NaradMetaData *meta, const char *name,
+find_group(Relation rel, const NaradMetaData *meta, const GroupKey * key,
 		   GroupPlace *place, BlockNumber *last, bool *has_room)
 {
 	PGAlignedBlock copy;
@@ -91,10 +112,7 @@ find_group(Relation rel, const NaradMetaData *meta, const char *name,
 		{
 			NaradGroupEntry *entry = &page->entries[i];
 
-			if (name != NULL ?
-				(entry->state == NARAD_GROUP_LIVE &&
-				 strcmp(entry->name, name) == 0) :
-				entry->state == NARAD_GROUP_DROPPED)
+			if (entry_matches(entry, key))
 			{
 				place->block = block;
 				place->index = i;
@@ -114,10 +132,23 @@ static bool
 find_live(Relation rel, const NaradMetaData *meta, const char *name,
 		  GroupPlace *place)
 {
+	GroupKey	key = {name, 0};
 	BlockNumber last;
 	bool		has_room;
 
-	return find_group(rel, meta, name, place, &last, &has_room);
+	return find_group(rel, meta, &key, place, &last, &has_room);
+}
+
+/* A live group, or one that is being made, by its id. */
+static bool
+find_by_id(Relation rel, const NaradMetaData *meta, NaradGroupId group_id,
+		   GroupPlace *place)
+{
+	GroupKey	key = {NULL, group_id};
+	BlockNumber last;
+	bool		has_room;
+
+	return find_group(rel, meta, &key, place, &last, &has_room);
 }
 
 /*
@@ -278,35 +309,39 @@ set_next_group_id(NaradMetaData *meta, void *arg)
 /*
  * NaradGroupMake
  *
- * Makes a group, or finds the live one of that name: *created tells.  The
- * caller holds RowExclusiveLock, info is attached, and no narad lock of rank
- * groups or later is held.
+ * Makes a group, or finds the live one of that name: *created tells.  Unless
+ * it is to be live at once, it waits for NaradGroupMakeLive, and is nothing
+ * but a free place if that does not come; so the caller lets only one at a
+ * time make groups in a topic.  RowExclusiveLock, info is attached, and no
+ * narad lock of rank groups or later is held.
  */
 void
-NaradGroupMake(Relation rel, NaradRelInfo *info, const char *name,
+NaradGroupMake(Relation rel, NaradRelInfo *info, const char *name, bool live,
 			   NaradGroupEntry *entry, bool *created)
 {
 	NaradLogTopic *topic = info->shared;
 	NaradMetaData meta;
+	GroupKey	key = {name, 0};
 	GroupPlace	place;
 	BlockNumber last;
 	bool		has_room;
 
 	begin_change(rel, info, &meta);
-	*created = !find_group(rel, &meta, name, &place, &last, &has_room);
+	*created = !find_group(rel, &meta, &key, &place, &last, &has_room);
 	if (*created)
 	{
+		GroupKey	free_place = {NULL, 0};
 		GroupPlace	dropped;
 		BlockNumber ignored_last;
 		bool		ignored_room;
 
 		memset(&place.entry, 0, sizeof(place.entry));
 		place.entry.group_id = meta.next_group_id;
-		place.entry.state = NARAD_GROUP_LIVE;
+		place.entry.state = live ? NARAD_GROUP_LIVE : NARAD_GROUP_MAKING;
 		place.entry.created_at = GetCurrentTimestamp();
 		snprintf(place.entry.name, NAMEDATALEN, "%s", name);
 
-		if (find_group(rel, &meta, NULL, &dropped, &ignored_last,
+		if (find_group(rel, &meta, &free_place, &dropped, &ignored_last,
 					   &ignored_room))
 		{
 			place.block = dropped.block;
@@ -323,6 +358,27 @@ NaradGroupMake(Relation rel, NaradRelInfo *info, const char *name,
 	}
 	*entry = place.entry;
 	end_change(rel, topic);
+}
+
+/*
+ * NaradGroupMakeLive
+ *
+ * From now on a group that was made is found by its name.  Locks as
+ * NaradGroupMake.
+ */
+void
+NaradGroupMakeLive(Relation rel, NaradRelInfo *info, NaradGroupEntry *entry)
+{
+	NaradMetaData meta;
+	GroupPlace	place;
+
+	begin_change(rel, info, &meta);
+	if (!find_by_id(rel, &meta, entry->group_id, &place))
+		elog(ERROR, "group \"%s\" was lost while it was made", entry->name);
+	place.entry.state = NARAD_GROUP_LIVE;
+	write_entry(rel, &place);
+	*entry = place.entry;
+	end_change(rel, info->shared);
 }
 
 /*
@@ -440,15 +496,14 @@ append_map_page(Relation rel, NaradLogTopic *topic, GroupPlace *place,
  * False if the group is gone.
  */
 static bool
-look_up_state(Relation rel, const NaradMetaData *meta, const char *group,
-			  NaradGroupId group_id, int partition, GroupPlace *place,
-			  BlockNumber *map, BlockNumber *last_map, BlockNumber *block)
+look_up_state(Relation rel, const NaradMetaData *meta, NaradGroupId group_id,
+			  int partition, GroupPlace *place, BlockNumber *map,
+			  BlockNumber *last_map, BlockNumber *block)
 {
 	PGAlignedBlock copy;
 
 	*block = 0;
-	if (!find_live(rel, meta, group, place) ||
-		place->entry.group_id != group_id)
+	if (!find_by_id(rel, meta, group_id, place))
 		return false;
 	*map = find_map_page(rel, meta, place->entry.map, partition, copy.data,
 						 last_map);
@@ -488,12 +543,12 @@ make_state_page(Relation rel, NaradLogTopic *topic, GroupPlace *place,
  * NaradStateBlock
  *
  * First state page of a group's partition, or InvalidBlockNumber: there is
- * none (and not create), or the group of that name and id is gone.  To create,
- * locks as NaradGroupMake; else any, and info need not be attached.
+ * none (and not create), or the group of that id is gone.  To create, locks
+ * as NaradGroupMake; else any, and info need not be attached.
  */
 BlockNumber
-NaradStateBlock(Relation rel, NaradRelInfo *info, const char *group,
-				NaradGroupId group_id, int partition, bool create)
+NaradStateBlock(Relation rel, NaradRelInfo *info, NaradGroupId group_id,
+				int partition, bool create)
 {
 	NaradMetaData meta;
 	GroupPlace	place;
@@ -502,7 +557,7 @@ NaradStateBlock(Relation rel, NaradRelInfo *info, const char *group,
 	BlockNumber block;
 
 	if (!NaradMetaRead(rel, &meta) ||
-		!look_up_state(rel, &meta, group, group_id, partition, &place, &map,
+		!look_up_state(rel, &meta, group_id, partition, &place, &map,
 					   &last_map, &block))
 		return InvalidBlockNumber;
 
@@ -511,8 +566,8 @@ NaradStateBlock(Relation rel, NaradRelInfo *info, const char *group,
 		NaradLogTopic *topic = info->shared;
 
 		begin_change(rel, info, &meta);
-		if (!look_up_state(rel, &meta, group, group_id, partition, &place,
-						   &map, &last_map, &block))
+		if (!look_up_state(rel, &meta, group_id, partition, &place, &map,
+						   &last_map, &block))
 			block = InvalidBlockNumber;
 		else if (block == 0)
 			block = make_state_page(rel, topic, &place, partition, map,

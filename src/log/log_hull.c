@@ -8,12 +8,20 @@
  * ring of ended ones, from which readers learn what to look at again.  All
  * of it is a hint: whether a record counts is told by its header alone.
  *
+ * A hull is an address in the topic's shared memory, and what keeps the topic
+ * is the relation lock that was taken before the append.  A rollback to a
+ * savepoint gives that lock up, if it was taken since: so a hull belongs to
+ * the nesting level at which it was made, and ends with it, while the lock is
+ * still held.  One that was made before also covers what is rolled back.
+ *
  * A prepared transaction, or one prepared before the server last started,
  * has no callback at its end: its hull is ownerless, and readers poll it.
  *
  * Owns:       hulls and ring of a partition; the list of this backend's.
  * Invariants: I7.  A hull covers an offset before end_offset does, and is
- *             removed only after the transaction has ended for everybody.
+ *             removed only after the transaction, or the subtransaction that
+ *             made it, has ended for everybody.  A backend has a hull only in
+ *             partitions of relations that it has locked.
  * Locks:      takes hull_lock alone; the transaction status is asked for
  *             without it.
  * Runs in:    any backend, its transaction callbacks.
@@ -68,6 +76,7 @@ NaradHullReserve(NaradLogPartition *part)
 		hull = NaradAllocOrError(sizeof(NaradHull), "open transactions");
 		hull->part = part;
 		hull->xid = GetTopTransactionId();
+		hull->nest_level = GetCurrentTransactionNestLevel();
 		hull->ownerless = false;
 		hull->first = hull->last = NARAD_INVALID_OFFSET;
 
@@ -118,11 +127,36 @@ end_hull(NaradLogPartition *part, NaradHull *hull)
 	}
 }
 
+/* The cache names live hulls only. */
 static void
-forget_mine(void)
+forget_cache(void)
 {
-	my_hulls = NULL;
 	memset(hull_cache, 0, sizeof(hull_cache));
+}
+
+/* Ends the hulls made at a nesting level or deeper. */
+static void
+end_mine(int level)
+{
+	NaradHull **link = &my_hulls;
+
+	while (*link != NULL)
+	{
+		NaradHull  *hull = *link;
+		NaradLogPartition *part = hull->part;
+
+		if (hull->nest_level < level)
+		{
+			link = &hull->next_mine;
+			continue;
+		}
+		*link = hull->next_mine;
+		LWLockAcquire(&part->hull_lock, LW_EXCLUSIVE);
+		end_hull(part, hull);
+		LWLockRelease(&part->hull_lock);
+		NaradFree(hull);
+	}
+	forget_cache();
 }
 
 /*
@@ -135,22 +169,35 @@ forget_mine(void)
 void
 NaradHullAtXactEnd(void)
 {
-	NaradHull  *hull;
-	NaradHull  *next;
+	if (my_hulls != NULL)
+		end_mine(0);
+}
 
-	if (my_hulls == NULL)
-		return;
-	for (hull = my_hulls; hull != NULL; hull = next)
-	{
-		NaradLogPartition *part = hull->part;
+/*
+ * NaradHullAtSubCommit
+ *
+ * Gives the hulls of a subtransaction to its parent, as its locks are.
+ */
+void
+NaradHullAtSubCommit(int level)
+{
+	for (NaradHull *hull = my_hulls; hull != NULL; hull = hull->next_mine)
+		hull->nest_level = Min(hull->nest_level, level - 1);
+}
 
-		next = hull->next_mine;
-		LWLockAcquire(&part->hull_lock, LW_EXCLUSIVE);
-		end_hull(part, hull);
-		LWLockRelease(&part->hull_lock);
-		NaradFree(hull);
-	}
-	forget_mine();
+/*
+ * NaradHullAtSubAbort
+ *
+ * Ends the hulls made in a subtransaction that is rolled back: all records
+ * under them are dead, and its locks, which keep the topics, are about to go.
+ * From the callback, when its xid is no longer in progress.  No allocation, no
+ * error.
+ */
+void
+NaradHullAtSubAbort(int level)
+{
+	if (my_hulls != NULL)
+		end_mine(level);
 }
 
 /*
@@ -176,7 +223,8 @@ NaradHullAtPrepare(void)
 							pg_atomic_read_u32(&part->nownerless) + 1);
 		LWLockRelease(&part->hull_lock);
 	}
-	forget_mine();
+	my_hulls = NULL;
+	forget_cache();
 }
 
 /*
@@ -197,7 +245,7 @@ NaradHullForgetPartition(NaradLogPartition *part)
 		else
 			link = &(*link)->next_mine;
 	}
-	memset(hull_cache, 0, sizeof(hull_cache));
+	forget_cache();
 
 	for (;;)
 	{

@@ -28,6 +28,10 @@ extern void NaradHullExtend(NaradHull *hull, NaradOffset first, NaradOffset last
 extern void NaradHullAtXactEnd(void);
 extern void NaradHullAtPrepare(void);
 
+/* The same of subtransactions, with their nesting level. */
+extern void NaradHullAtSubCommit(int level);
+extern void NaradHullAtSubAbort(int level);
+
 /* Frees all hulls of a partition that goes with its file. */
 extern void NaradHullForgetPartition(NaradLogPartition *part);
 

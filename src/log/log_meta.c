@@ -190,7 +190,8 @@ NaradPageCopy(Relation rel, BlockNumber block, char *copy)
 /*
  * NaradPageCopyChecked
  *
- * The same, but answers false for a damaged page.  A page that is not in the
+ * The same, but answers false for a damaged page, with its bytes as they are.
+ * A page that is not in the
  * buffer pool is read past it, for an error of ReadBuffer could not be caught
  * without the end of a (sub)transaction.  What is on disk is then as new as
  * what anybody knows; only a read that races with a write can look torn, so
@@ -223,6 +224,7 @@ NaradPageCopyChecked(Relation rel, BlockNumber block, char *copy)
 		}
 		pg_usleep(1000L);
 	}
+	memcpy(copy, raw.data, BLCKSZ);
 	return false;
 }
 

@@ -90,9 +90,16 @@ extern bool NaradGroupFind(Relation rel, const char *name, NaradGroupEntry *entr
 /* palloc'ed array of live groups. */
 extern NaradGroupEntry *NaradGroupList(Relation rel, int *ngroups);
 
-/* The existing one if there is one: *created tells. */
+/*
+ * The existing one if there is one: *created tells.  Not live: nobody finds
+ * it by name until NaradGroupMakeLive, and without that it never was; its
+ * state pages can be made already.  One maker at a time, which is up to the
+ * caller.
+ */
 extern void NaradGroupMake(Relation rel, NaradRelInfo *info, const char *name,
-						   NaradGroupEntry *entry, bool *created);
+						   bool live, NaradGroupEntry *entry, bool *created);
+extern void NaradGroupMakeLive(Relation rel, NaradRelInfo *info,
+							   NaradGroupEntry *entry);
 
 /* False if there is none.  Raises the generation. */
 extern bool NaradGroupRemove(Relation rel, NaradRelInfo *info, const char *name,
@@ -102,12 +109,12 @@ extern bool NaradGroupSetPaused(Relation rel, NaradRelInfo *info,
 
 /*
  * First state page of a group's partition, or InvalidBlockNumber if none (and
- * not create), or if the group of that name and id is gone.  A page never used
+ * not create), or if the group of that id is gone.  A page never used
  * holds zeros (PageIsNew); otherwise it may still hold what an earlier, dropped
  * group left there.
  */
 extern BlockNumber NaradStateBlock(Relation rel, NaradRelInfo *info,
-								   const char *group, NaradGroupId group_id,
-								   int partition, bool create);
+								   NaradGroupId group_id, int partition,
+								   bool create);
 
 #endif							/* LOG_META_H */

@@ -236,8 +236,38 @@ NaradRecordVisible(const NaradRecordHeader *hdr, Snapshot snapshot)
 }
 
 /*
- * Pins a block, or returns InvalidBuffer if it fails its checksum, has an
- * impossible header or does not exist.
+ * Is the block part of the file?  A topic's file never shrinks, so what the
+ * storage manager last knew is enough for a yes.
+ */
+static bool
+block_exists(Relation rel, BlockNumber block)
+{
+	BlockNumber known = RelationGetSmgr(rel)->smgr_cached_nblocks[MAIN_FORKNUM];
+
+	return (known != InvalidBlockNumber && block < known) ||
+		block < RelationGetNumberOfBlocks(rel);
+}
+
+/* A resource owner for one read.  Consumers spend their time here: kept. */
+static ResourceOwner page_read_owner;
+
+static pg_noinline ResourceOwner
+take_read_owner(ResourceOwner parent)
+{
+	ResourceOwner owner = page_read_owner;
+
+	if (owner == NULL)
+		return ResourceOwnerCreate(parent, "narad page read");
+	page_read_owner = NULL;
+	ResourceOwnerNewParent(owner, parent);
+	return owner;
+}
+
+/*
+ * NaradReadBufferCareful
+ *
+ * Pins a block, or returns InvalidBuffer if it fails its checksum or has an
+ * impossible header.
  *
  * Such a failure is raised when the buffer is pinned and marked as being
  * read.  Both marks must go, as no abort follows that would clear them: the
@@ -246,14 +276,17 @@ NaradRecordVisible(const NaradRecordHeader *hdr, Snapshot snapshot)
  * error code is caught: others may come from writing out a victim.  Raising
  * an error clears the counts that hold off interrupts, and the caller may be
  * holding LWLocks: they are put back.
+ *
+ * The owner is a child of the caller's meanwhile, so that an error passed on,
+ * or a FATAL exit, releases what it holds.
  */
-static Buffer
-read_buffer_careful(Relation rel, BlockNumber block,
-					BufferAccessStrategy strategy)
+Buffer
+NaradReadBufferCareful(Relation rel, BlockNumber block,
+					   BufferAccessStrategy strategy)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner outer = CurrentResourceOwner;
-	ResourceOwner owner = ResourceOwnerCreate(outer, "narad page read");
+	ResourceOwner owner = take_read_owner(outer);
 	uint32		interrupt_holdoff = InterruptHoldoffCount;
 	uint32		cancel_holdoff = QueryCancelHoldoffCount;
 	volatile Buffer buffer = InvalidBuffer;
@@ -284,11 +317,13 @@ read_buffer_careful(Relation rel, BlockNumber block,
 		ResourceOwnerRelease(owner, RESOURCE_RELEASE_LOCKS, false, false);
 		ResourceOwnerRelease(owner, RESOURCE_RELEASE_AFTER_LOCKS, false, false);
 		CurrentResourceOwner = outer;
-		buffer = InvalidBuffer;
+		ResourceOwnerDelete(owner);
+		return InvalidBuffer;
 	}
 	PG_END_TRY();
 
-	ResourceOwnerDelete(owner);
+	ResourceOwnerNewParent(owner, NULL);
+	page_read_owner = owner;
 	return buffer;
 }
 
@@ -320,7 +355,9 @@ classify_page(Page page, NaradTopicId topic_id, uint32 partition,
  * Copies a block and says what it is to a reader of that segment.  `visit`,
  * if not NULL, is called for a page that is OK while its share lock is held:
  * the place to ask about transactions.  Errors of reading are raised unless
- * damage_ok, and then too if they are not about the block's contents.
+ * damage_ok, and then too if they are not about the block's contents.  With
+ * damage_ok a block past the end of the file is OTHER: pages are prepared
+ * without WAL, so a standby, or a server promoted or crashed, may lack them.
  */
 NaradPageStatus
 NaradDataPageCopy(Relation rel, BlockNumber block,
@@ -332,7 +369,11 @@ NaradDataPageCopy(Relation rel, BlockNumber block,
 	NaradPageStatus status;
 
 	if (damage_ok)
-		buffer = read_buffer_careful(rel, block, strategy);
+	{
+		if (!block_exists(rel, block))
+			return NARAD_PAGE_OTHER;
+		buffer = NaradReadBufferCareful(rel, block, strategy);
+	}
 	else
 		buffer = ReadBufferExtended(rel, MAIN_FORKNUM, block, RBM_NORMAL,
 									strategy);

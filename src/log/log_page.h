@@ -51,13 +51,21 @@ typedef enum NaradPageStatus
 	NARAD_PAGE_DAMAGED			/* cannot be read, or makes no sense */
 } NaradPageStatus;
 
+/*
+ * Pins a block; InvalidBuffer instead of an error if what is on disk is damaged
+ * (header or checksum).
+ */
+extern Buffer NaradReadBufferCareful(Relation rel, BlockNumber block,
+									 BufferAccessStrategy strategy);
+
 /* Called with the buffer share-locked, after `copy` has been filled. */
 typedef void (*NaradPageVisitor) (Page copy, void *arg);
 
 /*
  * Copies a block into memory of the caller (BLCKSZ bytes, MAXALIGNed) and
- * checks that it is a data page of the segment.  A block that fails its
- * checksum or does not exist is DAMAGED, not an error, if damage_ok.
+ * checks that it is a data page of the segment.  If damage_ok, a block that
+ * fails its checksum is DAMAGED, not an error, and one that does not exist is
+ * OTHER: as far as the file goes it was never written.
  */
 extern NaradPageStatus NaradDataPageCopy(Relation rel, BlockNumber block,
 										 BufferAccessStrategy strategy,

@@ -5,7 +5,8 @@
  *
  * Owns:       NaradReader; two backend-local caches (where a partition was
  *			   read last, and up to where a standby found all transactions
- *			   ended), and the list of damage met by this backend.
+ *			   ended), and the list of damage met by this backend on a
+ *			   primary.
  * Invariants: I3.  What became of a record is asked under the share lock of
  *			   its page and kept with the copy of the page; bytes are taken
  *			   from the copy only.
@@ -15,7 +16,8 @@
  *			   it holds was there to be found.
  *			   I11.  A page that cannot be read costs the offsets between the
  *			   last record before it and the first one after it; a record
- *			   that fails its CRC costs itself.
+ *			   that fails its CRC costs itself.  Pages that do not exist are
+ *			   no damage in a segment that is still open.
  * Locks:      one page share lock at a time; the map lock, and the tail lock
  *			   shared for the number of pages in use of the open segment.
  *			   The caller may hold narad locks up to the rank of a shard.
@@ -109,11 +111,15 @@ typedef struct ReadHint
 static ReadHint read_hints[NHINTS];
 
 /*
- * Damage that this backend met and logged.  A page that cannot be read is
- * not tried again.  The sequence keeps a slot apart from its successor.
+ * Damage that this backend met and logged.  A page that cannot be read is not
+ * tried again for a while, as each attempt makes the server complain; then it
+ * is, for the trouble may have been the disk's and be over.  Only on a
+ * primary: what a standby does not find may be there a moment later.  The
+ * sequence keeps a slot apart from its successor.
  */
 #define UNREADABLE_PAGE	0		/* in place of an item */
 #define LOGGED_PAGE		PG_UINT16_MAX
+#define RETRY_AFTER		(10 * USECS_PER_SEC)
 
 typedef struct KnownDamage
 {
@@ -122,6 +128,12 @@ typedef struct KnownDamage
 	BlockNumber block;
 	uint32		item;
 } KnownDamage;
+
+typedef struct DamageEntry
+{
+	KnownDamage key;
+	TimestampTz met;			/* last time, of an unreadable page */
+}			DamageEntry;
 
 static HTAB *known_damage = NULL;
 
@@ -185,22 +197,22 @@ lower_item(Page page, NaradOffset offset)
 	return low;
 }
 
-/* Looks for a damage, or remembers it; true if it was known before. */
-static bool
-damage_is_known(NaradReader *reader, BlockNumber block, OffsetNumber item,
-				bool remember)
+/* The entry of a damage, made if `remember` and there is room; or NULL. */
+static DamageEntry *
+look_up_damage(NaradReader *reader, BlockNumber block, OffsetNumber item,
+			   bool remember, bool *found)
 {
 	KnownDamage key;
-	bool		found;
 
+	*found = false;
 	if (known_damage == NULL)
 	{
 		HASHCTL		ctl;
 
 		if (!remember)
-			return false;
+			return NULL;
 		ctl.keysize = sizeof(KnownDamage);
-		ctl.entrysize = sizeof(KnownDamage);
+		ctl.entrysize = sizeof(DamageEntry);
 		known_damage = hash_create("narad damage", 64, &ctl,
 								   HASH_ELEM | HASH_BLOBS);
 	}
@@ -211,9 +223,46 @@ damage_is_known(NaradReader *reader, BlockNumber block, OffsetNumber item,
 	key.item = item;
 	if (hash_get_num_entries(known_damage) >= MAX_KNOWN)
 		remember = false;
-	(void) hash_search(known_damage, &key, remember ? HASH_ENTER : HASH_FIND,
-					   &found);
+	return hash_search(known_damage, &key, remember ? HASH_ENTER : HASH_FIND,
+					   found);
+}
+
+/* Remembers that a damage is logged; true if it was known before. */
+static bool
+damage_is_logged(NaradReader *reader, BlockNumber block, OffsetNumber item)
+{
+	bool		found;
+
+	(void) look_up_damage(reader, block, item, true, &found);
 	return found;
+}
+
+/* Could a page not be read a short time ago? */
+static bool
+page_is_unreadable(NaradReader *reader, BlockNumber block)
+{
+	DamageEntry *entry;
+	bool		found;
+
+	if (known_damage == NULL || reader->part == NULL)
+		return false;
+	entry = look_up_damage(reader, block, UNREADABLE_PAGE, false, &found);
+	return entry != NULL &&
+		!TimestampDifferenceExceeds(entry->met, GetCurrentTimestamp(),
+									RETRY_AFTER / 1000);
+}
+
+static void
+remember_unreadable(NaradReader *reader, BlockNumber block)
+{
+	DamageEntry *entry;
+	bool		found;
+
+	if (reader->part == NULL)
+		return;
+	entry = look_up_damage(reader, block, UNREADABLE_PAGE, true, &found);
+	if (entry != NULL)
+		entry->met = GetCurrentTimestamp();
 }
 
 /*
@@ -320,7 +369,7 @@ find_segment(NaradReader *reader, NaradOffset offset)
 
 /*
  * Sets npages of the segment: exactly the pages in use if it is sealed or
- * if the tail can be asked; else those that exist.
+ * if the tail can be asked; else those prepared, which need not exist.
  */
 static void
 find_npages(NaradReader *reader, bool *is_open)
@@ -364,10 +413,7 @@ find_npages(NaradReader *reader, bool *is_open)
 
 /* ---- pages ---- */
 
-/*
- * Copies a page of the segment.  One found damaged before is not read again:
- * each attempt would make the server complain.
- */
+/* Copies a page of the segment, unless that failed just now. */
 static NaradPageStatus
 copy_page(NaradReader *reader, uint32 page_no, Page copy,
 		  NaradPageVisitor visit)
@@ -375,14 +421,14 @@ copy_page(NaradReader *reader, uint32 page_no, Page copy,
 	BlockNumber block = reader->segment.first_block + page_no;
 	NaradPageStatus status;
 
-	if (damage_is_known(reader, block, UNREADABLE_PAGE, false))
+	if (page_is_unreadable(reader, block))
 		return NARAD_PAGE_DAMAGED;
 	status = NaradDataPageCopy(reader->rel, block, NULL, reader->topic_id,
 							   reader->segment.partition,
 							   reader->segment.sequence, true, copy, visit,
 							   reader);
 	if (status == NARAD_PAGE_DAMAGED)
-		(void) damage_is_known(reader, block, UNREADABLE_PAGE, true);
+		remember_unreadable(reader, block);
 	return status;
 }
 
@@ -588,7 +634,7 @@ answer_gap(NaradReader *reader, NaradOffset offset, NaradOffset end,
 			BlockNumber block = reader->segment.first_block + at;
 
 			nlost++;
-			if (!damage_is_known(reader, block, LOGGED_PAGE, true) &&
+			if (!damage_is_logged(reader, block, LOGGED_PAGE) &&
 				nnew++ == 0)
 				new_block = block;
 		}
@@ -719,7 +765,7 @@ answer_item(NaradReader *reader, OffsetNumber item, NaradRead *result)
 	}
 	result->status = NARAD_READ_CORRUPT;
 	block = reader->segment.first_block + reader->page_no;
-	if (!damage_is_known(reader, block, item, true))
+	if (!damage_is_logged(reader, block, item))
 		report_damage(reader, block, item, result->offset, result->next, 1);
 }
 
@@ -1020,8 +1066,9 @@ NaradReaderEnd(NaradReader *reader)
  * NaradPartitionBounds
  *
  * The earliest retained offset, the next one to be given, and the lowest
- * that an open transaction has.  From shared memory, or during recovery from
- * the directory and the pages; the caller then has an active snapshot.
+ * that an open transaction has.  From shared memory if info has its shared
+ * part, else from the directory and the pages, as they are at the moment; the
+ * caller then has an active snapshot.
  */
 void
 NaradPartitionBounds(Relation rel, NaradRelInfo *info, int partition,
@@ -1034,8 +1081,6 @@ NaradPartitionBounds(Relation rel, NaradRelInfo *info, int partition,
 	int			nrefs;
 
 	*earliest = *end = *stable = 0;
-	if (info != NULL && info->shared == NULL && !RecoveryInProgress())
-		info = NaradRelInfoAttach(rel);
 	if (info == NULL)
 		return;
 	Assert(partition >= 0 && partition < info->npartitions);

@@ -63,7 +63,8 @@ extern void NaradReaderEnd(NaradReader *reader);
 /*
  * Bounds of a partition: the earliest retained offset, the end (next to be
  * given), and the last stable one (no record below it may still commit).
- * Works during recovery.  info may be NULL (empty file).
+ * Works during recovery, and makes no shared memory.  info may be NULL (empty
+ * file).
  */
 extern void NaradPartitionBounds(Relation rel, NaradRelInfo *info, int partition,
 								 NaradOffset *earliest, NaradOffset *end,

@@ -12,8 +12,12 @@
  *			   A page is data only if its partition and sequence are those of
  *			   the directory entry of the slot it lies in.  Scans in log order
  *			   get them from the list of segments made when the scan begins;
- *			   those by block ask before the page is copied and again after.
+ *			   those by block from the entry, read once a segment.  Either way
+ *			   the entry is read after the snapshot was taken: a slot that is
+ *			   given to another segment later holds nothing the snapshot sees.
  *			   So free, recycled and never used slots need no other care.
+ *			   Scans by block know no block past the end of the file, and
+ *			   those in log order ask for it.
  * Locks:      one buffer share lock at a time; no narad lock, no shared
  *			   memory: the same on a standby.
  * Runs in:    any backend, parallel workers included.
@@ -67,6 +71,10 @@ typedef struct NaradScanDesc
 	uint32		npages;
 
 	BlockNumber sample_block;	/* sample scans */
+
+	/* Scans by block: the segment met last; npages is 0 before the first. */
+	NaradSegmentRef block_ref;
+	bool		block_ref_has_rows;
 
 	/* The page at hand, if have_page, and whether its records are wanted. */
 	bool		have_page;
@@ -177,7 +185,10 @@ load_segment_page(NaradScanDesc *scan, const NaradSegmentRef *ref,
 	return true;
 }
 
-/* The segment in which a block lies, if it may hold rows. */
+/*
+ * The segment in which a block lies, and whether it may hold rows.  For a
+ * block of none ref->npages is 0.
+ */
 static bool
 find_block_segment(Relation rel, uint32 segment_pages, BlockNumber block,
 				   NaradSegmentRef *ref)
@@ -186,39 +197,29 @@ find_block_segment(Relation rel, uint32 segment_pages, BlockNumber block,
 
 	memset(ref, 0, sizeof(*ref));
 	if (!NaradSegmentOfBlock(rel, segment_pages, block, &entry,
-							 &ref->first_block) ||
-		(entry.state != NARAD_SEGMENT_OPEN &&
-		 entry.state != NARAD_SEGMENT_SEALED))
+							 &ref->first_block))
 		return false;
 	ref->partition = entry.partition;
 	ref->sequence = entry.sequence;
 	ref->npages = NaradClassPages(entry.size_class, segment_pages);
-	return true;
+	return entry.state == NARAD_SEGMENT_OPEN ||
+		entry.state == NARAD_SEGMENT_SEALED;
 }
 
 /* As load_segment_page for any block of the file. */
 static bool
 load_block(NaradScanDesc *scan, BlockNumber block, NaradPageVisitor visit)
 {
-	Relation	rel = scan->base.rs_rd;
-	NaradSegmentRef ref;
-	NaradSegmentRef again;
+	NaradSegmentRef *ref = &scan->block_ref;
 
 	scan->have_page = false;
 	scan->nitems = 0;
-	if (!find_block_segment(rel, scan->segment_pages, block, &ref) ||
-		!load_segment_page(scan, &ref, block, visit))
-		return false;
-
-	/* The slot may have been freed, or given away, before the copy. */
-	if (!find_block_segment(rel, scan->segment_pages, block, &again) ||
-		again.partition != ref.partition || again.sequence != ref.sequence)
-	{
-		scan->have_page = false;
-		scan->nitems = 0;
-		return false;
-	}
-	return true;
+	if (block < ref->first_block || block - ref->first_block >= ref->npages)
+		scan->block_ref_has_rows =
+			find_block_segment(scan->base.rs_rd, scan->segment_pages, block,
+							   ref);
+	return scan->block_ref_has_rows &&
+		load_segment_page(scan, ref, block, visit);
 }
 
 /* ---- rows ---- */
@@ -383,6 +384,7 @@ init_scan(NaradScanDesc *scan, ScanKey key)
 	scan->have_page = false;
 	scan->nitems = 0;
 	scan->sample_block = InvalidBlockNumber;
+	scan->block_ref.npages = 0;
 	if (key != NULL && scan->base.rs_nkeys > 0)
 		memcpy(scan->base.rs_key, key,
 			   scan->base.rs_nkeys * sizeof(ScanKeyData));
@@ -464,7 +466,15 @@ count_segment_pages(NaradScanDesc *scan)
 	if (entry.state == NARAD_SEGMENT_SEALED)
 		return Min(entry.pages_used, ref->npages);
 	if (entry.state == NARAD_SEGMENT_OPEN)
-		return Min(entry.pages_prepared, ref->npages);
+	{
+		/* Prepared pages may have been lost, or not come to a standby. */
+		BlockNumber nblocks = RelationGetNumberOfBlocks(scan->base.rs_rd);
+
+		if (nblocks <= ref->first_block)
+			return 0;
+		return Min(Min(entry.pages_prepared, ref->npages),
+				   nblocks - ref->first_block);
+	}
 	return 0;
 }
 

@@ -4,16 +4,24 @@
  *	  The segment directory: where slots lie, who has them.
  *
  * The file is an array of slots with a directory page before every D of
- * them.  A slot is one whole segment, or is split into sub-slots of a smaller
- * class; sub-slot 0 then holds directory pages for the others.  Everything
- * about a place is computable from its number, so finding the entry of a
- * block costs one or two page reads.
+ * them.  A slot is one whole segment, or is split into units, of which the
+ * first holds directory pages for the others.  Everything about a place is
+ * computable from its number, so finding the entry of a block costs one or
+ * two page reads; in a split slot the entry may stand up to seven units
+ * before the block's own.
+ *
+ * A partition's segments grow with what it holds: four of one unit, four of
+ * two, four of four, then of eight, until it has had about a slot's worth;
+ * then whole slots.  So what is reserved and not used yet stays below a third
+ * of what is used, in files of any size.
  *
  * Owns:       directory pages; the allocator's hints in NaradLogTopic.
- * Invariants: I10: slots are allocated lowest first.  A directory page that
- *             was never written describes free slots.  Entries of open and
- *             spare segments change under the partition's tail lock only,
- *             free ones under the allocator's.
+ * Invariants: I10: slots and units are allocated lowest first.  A directory
+ *             page that was never written describes free places.  Entries of
+ *             open and spare segments change under the partition's tail lock
+ *             only, free ones under the allocator's.  A page is written as
+ *             zeros before it is used, also where the file is longer already:
+ *             extending it past pages nobody has prepared leaves holes.
  * Locks:      relation extension, then alloc_lock, then directory buffers in
  *             block order.  Readers: one share lock at a time.
  * Runs in:    any backend; reading on a standby, too.
@@ -32,6 +40,7 @@
 #include "utils/rel.h"
 
 #include "base/base_compat.h"
+#include "base/base_stop.h"
 #include "log/log_meta.h"
 #include "log/log_segment.h"
 #include "log/log_topic.h"
@@ -41,6 +50,20 @@
 
 #define DirectoryEntries(page) \
 	((NaradSegmentEntry *) PageGetContents((Page) (page)))
+
+/* Segments of a partition of each class below MEDIUM. */
+#define SEGMENTS_PER_CLASS 4
+
+/* Pages prepared between two looks at interrupts. */
+#define PREPARE_RUN 64
+
+#define IsDirectoryUnit(unit) ((unit) % NARAD_DIRECTORY_PERIOD == 0)
+
+static inline uint32
+class_units(int size_class)
+{
+	return UINT32_C(1) << size_class;
+}
 
 /* Blocks of a directory page and its slots. */
 static inline uint64
@@ -90,55 +113,94 @@ NaradSlotFirstBlock(uint32 slot, uint32 segment_pages)
 uint32
 NaradClassPages(int size_class, uint32 segment_pages)
 {
-	switch (size_class)
-	{
-		case NARAD_CLASS_SMALL:
-			return NARAD_SMALL_PAGES;
-		case NARAD_CLASS_MEDIUM:
-			return NARAD_MEDIUM_PAGES;
-		default:
-			return segment_pages;
-	}
-}
-
-/*
- * NaradClassSubslots
- *
- * Usable sub-slots, numbered 1 to the result, of a slot split by a class:
- * what fits, and what the directory pages in sub-slot 0 can describe.
- */
-uint32
-NaradClassSubslots(int size_class, uint32 segment_pages)
-{
-	uint32		pages = NaradClassPages(size_class, segment_pages);
-
-	return Min(segment_pages / pages - 1, pages * NARAD_ENTRIES_PER_PAGE);
+	return size_class >= NARAD_CLASS_WHOLE ? segment_pages :
+		class_units(size_class) * NARAD_UNIT_PAGES;
 }
 
 /*
  * NaradClassFor
  *
  * The class of a partition's segment of a sequence number; a large record may
- * need more pages.  More than segment_pages is the caller's to refuse.
+ * need more pages.  More than segment_pages is the caller's to refuse.  Of
+ * the first slot, a unit is left for meta pages.
  */
 int
 NaradClassFor(uint64 sequence, uint32 need_pages, uint32 segment_pages)
 {
-	int			size_class;
+	uint32		nunits = segment_pages / NARAD_UNIT_PAGES;
+	uint64		nbefore = 0;	/* units of the segments before */
+	int			size_class = NARAD_CLASS_SMALL;
 
-	if (sequence < 2)
-		size_class = NARAD_CLASS_SMALL;
-	else if (sequence < 4)
-		size_class = NARAD_CLASS_MEDIUM;
-	else
+	while (size_class < NARAD_CLASS_MEDIUM && sequence >= SEGMENTS_PER_CLASS)
+	{
+		nbefore += SEGMENTS_PER_CLASS * class_units(size_class);
+		sequence -= SEGMENTS_PER_CLASS;
+		size_class++;
+	}
+	nbefore += sequence * class_units(size_class);
+	if (nbefore + class_units(size_class) + 1 > NaradSlotUnits(segment_pages))
 		size_class = NARAD_CLASS_WHOLE;
 
 	while (size_class < NARAD_CLASS_WHOLE &&
 		   (need_pages > NaradClassPages(size_class, segment_pages) ||
-			(size_class == NARAD_CLASS_MEDIUM &&
-			 segment_pages < 4 * NARAD_MEDIUM_PAGES)))
+			class_units(size_class) >= nunits))
 		size_class++;
 	return size_class;
+}
+
+/*
+ * NaradSlotUnits
+ *
+ * Units of a split slot that can hold segments.
+ */
+uint32
+NaradSlotUnits(uint32 segment_pages)
+{
+	uint32		nunits = segment_pages / NARAD_UNIT_PAGES;
+
+	return nunits - (nunits + NARAD_DIRECTORY_PERIOD - 1) /
+		NARAD_DIRECTORY_PERIOD;
+}
+
+/*
+ * NaradSlotNthUnit
+ *
+ * The nth of them, from 0.
+ */
+uint32
+NaradSlotNthUnit(uint32 n)
+{
+	return n + 1 + n / (NARAD_DIRECTORY_PERIOD - 1);
+}
+
+/*
+ * NaradUnitLocate
+ *
+ * Where a unit of a split slot is described, and lies.  Not for directory
+ * units.
+ */
+void
+NaradUnitLocate(BlockNumber slot_block, uint32 unit, NaradUnitPlace * place)
+{
+	uint32		dir_unit = unit - unit % NARAD_DIRECTORY_PERIOD;
+	uint32		n = unit - dir_unit - 1;
+	uint32		page = n / NARAD_ENTRIES_PER_PAGE;
+
+	Assert(!IsDirectoryUnit(unit));
+	place->block = slot_block + unit * NARAD_UNIT_PAGES;
+	place->dir_block = slot_block + dir_unit * NARAD_UNIT_PAGES + page;
+	place->dir_index = n % NARAD_ENTRIES_PER_PAGE;
+	place->dir_number = dir_unit / NARAD_DIRECTORY_PERIOD * NARAD_UNIT_PAGES +
+		page;
+}
+
+static void
+report_damaged_directory(Relation rel, BlockNumber block)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("segment directory of topic \"%s\" is damaged in block %u",
+					RelationGetRelationName(rel), block)));
 }
 
 /* True if the page describes slots; false if it was never written. */
@@ -153,10 +215,7 @@ check_directory(Relation rel, BlockNumber block, Page page)
 	if (PageGetSpecialSize(page) != sizeof(NaradPageSpecialHead) ||
 		head->kind != NARAD_PAGE_DIRECTORY ||
 		((PageHeader) page)->pd_lower != DIRECTORY_LOWER)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("segment directory of topic \"%s\" is damaged in block %u",
-						RelationGetRelationName(rel), block)));
+		report_damaged_directory(rel, block);
 	return true;
 }
 
@@ -195,14 +254,34 @@ fill_ref(NaradSegmentRef *ref, const NaradSegmentEntry *entry,
 	ref->size_class = entry->size_class;
 }
 
-/* Where sub-slot `sub` (from 1) of a split slot is described, and lies. */
-static void
-locate_subslot(BlockNumber slot_block, uint32 sub, uint32 class_pages,
-			   BlockNumber *dir_block, int *dir_index, BlockNumber *block)
+/*
+ * The entry that covers a unit of a split slot with so many directory pages:
+ * its own, or that of a longer segment that begins before it.
+ */
+static bool
+read_covering_entry(Relation rel, BlockNumber nblocks, BlockNumber slot_block,
+					uint32 ndirs, uint32 unit, NaradSegmentEntry *entry,
+					BlockNumber *first_block)
 {
-	*dir_block = slot_block + (sub - 1) / NARAD_ENTRIES_PER_PAGE;
-	*dir_index = (sub - 1) % NARAD_ENTRIES_PER_PAGE;
-	*block = slot_block + sub * class_pages;
+	uint32		back;
+
+	for (back = 0; back < class_units(NARAD_CLASS_MEDIUM) &&
+		 !IsDirectoryUnit(unit - back); back++)
+	{
+		NaradUnitPlace place;
+
+		NaradUnitLocate(slot_block, unit - back, &place);
+		if (place.dir_number < ndirs &&
+			read_entry(rel, nblocks, place.dir_block, place.dir_index,
+					   entry) &&
+			entry->state != NARAD_SEGMENT_FREE)
+		{
+			*first_block = place.block;
+			return entry->size_class < NARAD_CLASS_WHOLE &&
+				class_units(entry->size_class) > back;
+		}
+	}
+	return false;
 }
 
 /*
@@ -217,10 +296,8 @@ NaradSegmentOfBlock(Relation rel, uint32 segment_pages, BlockNumber block,
 {
 	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
 	BlockNumber slot_block;
-	BlockNumber dir_block;
 	uint64		place;
 	uint32		slot;
-	int			dir_index;
 
 	if (block == 0)
 		return false;
@@ -237,15 +314,12 @@ NaradSegmentOfBlock(Relation rel, uint32 segment_pages, BlockNumber block,
 
 	if (entry->state == NARAD_SEGMENT_SPLIT)
 	{
-		int			size_class = entry->size_class;
-		uint32		pages = NaradClassPages(size_class, segment_pages);
-		uint32		sub = (block - slot_block) / pages;
+		uint32		unit = (block - slot_block) / NARAD_UNIT_PAGES;
 
-		if (sub == 0 || sub > NaradClassSubslots(size_class, segment_pages))
-			return false;
-		locate_subslot(slot_block, sub, pages, &dir_block, &dir_index,
-					   &slot_block);
-		if (!read_entry(rel, nblocks, dir_block, dir_index, entry))
+		if (unit >= segment_pages / NARAD_UNIT_PAGES ||
+			!read_covering_entry(rel, nblocks, slot_block,
+								 entry->pages_prepared, unit, entry,
+								 &slot_block))
 			return false;
 	}
 	if (first_block != NULL)
@@ -253,39 +327,87 @@ NaradSegmentOfBlock(Relation rel, uint32 segment_pages, BlockNumber block,
 	return entry->state != NARAD_SEGMENT_FREE;
 }
 
-/* The sub-slots of one split slot, for NaradDirectoryWalk. */
-static void
-walk_split_slot(Relation rel, uint32 segment_pages, BlockNumber nblocks,
-				BlockNumber slot_block, int size_class, char *copy,
-				NaradDirectoryVisitor visit, void *arg)
+/*
+ * A walk over the units of a split slot, by copies of its directory pages.
+ */
+typedef struct UnitWalk
 {
-	uint32		pages = NaradClassPages(size_class, segment_pages);
-	uint32		nsubs = NaradClassSubslots(size_class, segment_pages);
-	BlockNumber copied = InvalidBlockNumber;
-	bool		exists = false;
-	uint32		sub;
+	Relation	rel;
+	uint32		segment_pages;
+	BlockNumber slot_block;
+	BlockNumber nblocks;
+	uint32		ndirs;			/* directory pages written */
+	BlockNumber copied;			/* which of them is in copy */
+	bool		exists;
+	char	   *copy;
+}			UnitWalk;
 
-	for (sub = 1; sub <= nsubs; sub++)
+static void
+begin_unit_walk(UnitWalk * walk, Relation rel, uint32 segment_pages,
+				BlockNumber slot_block, uint32 ndirs, char *copy)
+{
+	walk->rel = rel;
+	walk->segment_pages = segment_pages;
+	walk->slot_block = slot_block;
+	walk->nblocks = RelationGetNumberOfBlocks(rel);
+	walk->ndirs = ndirs;
+	walk->copied = InvalidBlockNumber;
+	walk->exists = false;
+	walk->copy = copy;
+}
+
+/* A unit's entry, with its place, or NULL if it is free. */
+static NaradSegmentEntry *
+walk_unit(UnitWalk * walk, uint32 unit, NaradUnitPlace * place)
+{
+	NaradSegmentEntry *entry;
+
+	NaradUnitLocate(walk->slot_block, unit, place);
+	if (place->dir_number >= walk->ndirs || place->dir_block >= walk->nblocks)
+		return NULL;
+	if (place->dir_block != walk->copied)
 	{
-		BlockNumber dir_block;
-		BlockNumber block;
-		int			dir_index;
-		NaradSegmentEntry *entry;
+		NaradPageCopy(walk->rel, place->dir_block, walk->copy);
+		walk->exists = check_directory(walk->rel, place->dir_block,
+									   (Page) walk->copy);
+		walk->copied = place->dir_block;
+	}
+	entry = &DirectoryEntries(walk->copy)[place->dir_index];
+	if (!walk->exists || entry->state == NARAD_SEGMENT_FREE)
+		return NULL;
+	if (entry->size_class >= NARAD_CLASS_WHOLE)
+		report_damaged_directory(walk->rel, place->dir_block);
+	return entry;
+}
+
+/* The segments of one split slot, for NaradDirectoryWalk. */
+static void
+walk_split_slot(UnitWalk * walk, NaradDirectoryVisitor visit, void *arg)
+{
+	uint32		nunits = walk->segment_pages / NARAD_UNIT_PAGES;
+	uint32		unit = 1;
+
+	while (unit < nunits)
+	{
+		NaradSegmentEntry *entry = NULL;
+		NaradUnitPlace place;
 		NaradSegmentRef ref;
 
-		locate_subslot(slot_block, sub, pages, &dir_block, &dir_index, &block);
-		if (dir_block >= nblocks)
-			break;
-		if (dir_block != copied)
+		if (!IsDirectoryUnit(unit))
 		{
-			NaradPageCopy(rel, dir_block, copy);
-			exists = check_directory(rel, dir_block, (Page) copy);
-			copied = dir_block;
+			entry = walk_unit(walk, unit, &place);
+			if (place.dir_number >= walk->ndirs)
+				break;
 		}
-		entry = &DirectoryEntries(copy)[dir_index];
-		if (!exists || entry->state == NARAD_SEGMENT_FREE)
+		if (entry == NULL)
+		{
+			unit++;
 			continue;
-		fill_ref(&ref, entry, block, pages, dir_block, dir_index);
+		}
+		fill_ref(&ref, entry, place.block,
+				 NaradClassPages(entry->size_class, walk->segment_pages),
+				 place.dir_block, place.dir_index);
+		unit += class_units(entry->size_class);
 		visit(entry, &ref, arg);
 	}
 }
@@ -327,8 +449,13 @@ NaradDirectoryWalk(Relation rel, uint32 segment_pages,
 					 segment_pages, dir_block, i);
 			visit(entry, &ref, arg);
 			if (entry->state == NARAD_SEGMENT_SPLIT)
-				walk_split_slot(rel, segment_pages, nblocks, ref.first_block,
-								entry->size_class, copy + BLCKSZ, visit, arg);
+			{
+				UnitWalk	walk;
+
+				begin_unit_walk(&walk, rel, segment_pages, ref.first_block,
+								entry->pages_prepared, copy + BLCKSZ);
+				walk_split_slot(&walk, visit, arg);
+			}
 		}
 	}
 	pfree(copy);
@@ -477,53 +604,19 @@ NaradSegmentWriteEntries(Relation rel, NaradTopicId topic_id,
 /* Zeros for a page on disk.  Aligned for direct I/O; never written to. */
 static NaradIOBlock zero_block;
 
-/* Makes a block, and thus all before it, part of the file; extension lock. */
+/* Writes zeros to blocks [from, to), extending the file if need be. */
 static void
-ensure_block(Relation rel, BlockNumber block)
-{
-	SMgrRelation smgr = RelationGetSmgr(rel);
-
-	if (smgrnblocks(smgr, MAIN_FORKNUM) <= block)
-		smgrextend(smgr, MAIN_FORKNUM, block, zero_block.data, false);
-}
-
-/*
- * NaradBlockEnsure
- *
- * The same for others.  A page that the directory or a map names may not
- * exist when it was never written: extending a file is not WAL-logged, so a
- * power failure, or a standby, does not know of it.
- */
-void
-NaradBlockEnsure(Relation rel, BlockNumber block)
-{
-	if (block < RelationGetNumberOfBlocks(rel))
-		return;
-	LockRelationForExtension(rel, ExclusiveLock);
-	ensure_block(rel, block);
-	UnlockRelationForExtension(rel, ExclusiveLock);
-}
-
-/*
- * NaradSegmentPreparePages
- *
- * Makes pages [from, to) of a segment exist on disk as zeros: written, not
- * left as a hole of the file, so that a full disk is reported here.  They are
- * brought into the buffer pool, too, without reading them.  The pages must
- * never have been used by this segment.  Takes the extension lock.
- */
-void
-NaradSegmentPreparePages(Relation rel, BlockNumber first_block, uint32 from,
-						 uint32 to)
+write_zeros(Relation rel, BlockNumber from, BlockNumber to)
 {
 	SMgrRelation smgr;
 	BlockNumber nblocks;
 	BlockNumber block;
 
+	NARAD_FAIL("write-zeros");	/* as if the disk were full */
 	LockRelationForExtension(rel, ExclusiveLock);
 	smgr = RelationGetSmgr(rel);
 	nblocks = smgrnblocks(smgr, MAIN_FORKNUM);
-	for (block = first_block + from; block < first_block + to; block++)
+	for (block = from; block < to; block++)
 	{
 		if (block < nblocks)
 			smgrwrite(smgr, MAIN_FORKNUM, block, zero_block.data, false);
@@ -531,9 +624,56 @@ NaradSegmentPreparePages(Relation rel, BlockNumber first_block, uint32 from,
 			smgrextend(smgr, MAIN_FORKNUM, block, zero_block.data, false);
 	}
 	UnlockRelationForExtension(rel, ExclusiveLock);
+}
 
-	for (block = first_block + from; block < first_block + to; block++)
-		UnlockReleaseBuffer(ReadBufferExtended(rel, MAIN_FORKNUM, block,
+/*
+ * NaradBlockEnsure
+ *
+ * Makes a page that a map names part of the file.  It may not exist when it
+ * was never written: extending a file is not WAL-logged, so a power failure,
+ * or a standby, does not know of it.  Pages before it that may belong to the
+ * same segment are made, too.  Takes the extension lock.
+ */
+void
+NaradBlockEnsure(Relation rel, BlockNumber block)
+{
+	BlockNumber nblocks;
+
+	if (block < RelationGetNumberOfBlocks(rel))
+		return;
+	LockRelationForExtension(rel, ExclusiveLock);
+	nblocks = smgrnblocks(RelationGetSmgr(rel), MAIN_FORKNUM);
+	if (nblocks <= block)
+		write_zeros(rel, Max(nblocks, block - Min(block, NARAD_UNIT_PAGES)),
+					block + 1);
+	UnlockRelationForExtension(rel, ExclusiveLock);
+}
+
+/*
+ * NaradSegmentPreparePages
+ *
+ * Makes pages [from, to) of a segment exist on disk as zeros: written, not
+ * left as a hole of the file, so that a full disk is reported here.  The
+ * first of them are brought into the buffer pool, too, without reading them;
+ * the next run will be needed much later than those.  The pages must never
+ * have been used by this segment.  Takes the extension lock for a run at a
+ * time, and may be cancelled in between, unless an LWLock is held.
+ */
+void
+NaradSegmentPreparePages(Relation rel, BlockNumber first_block, uint32 from,
+						 uint32 to)
+{
+	uint32		page;
+
+	for (page = from; page < to; page += PREPARE_RUN)
+	{
+		CHECK_FOR_INTERRUPTS();
+		write_zeros(rel, first_block + page,
+					first_block + Min(page + PREPARE_RUN, to));
+	}
+	for (page = from; page < Min(from + PREPARE_RUN, to); page++)
+		UnlockReleaseBuffer(ReadBufferExtended(rel, MAIN_FORKNUM,
+											   first_block + page,
 											   RBM_ZERO_AND_LOCK, NULL));
 }
 
@@ -543,10 +683,13 @@ set_entry(Relation rel, NaradLogTopic *topic, const NaradSegmentRef *ref,
 		  const NaradSegmentEntry *entry)
 {
 	NaradEntryChange change;
+	NaradSegmentEntry old;
 
 	change.ref = ref;
 	change.entry = *entry;
-	ensure_block(rel, ref->dir_block);
+	if (!read_entry(rel, RelationGetNumberOfBlocks(rel), ref->dir_block,
+					ref->dir_index, &old))
+		NaradSegmentPreparePages(rel, ref->dir_block, 0, 1);
 	NaradSegmentWriteEntries(rel, topic->topic_id, &change, 1);
 }
 
@@ -595,94 +738,122 @@ slot_ref(NaradLogTopic *topic, uint32 slot, const NaradSegmentEntry *entry,
 }
 
 /*
- * Divides a free slot into sub-slots of a class.  Their directory pages are
- * written before the slot says that it is split.
+ * Writes the next directory page of a split slot, and says so in the slot's
+ * entry; with the first the slot becomes split.
  */
 static void
-split_slot(Relation rel, NaradLogTopic *topic, uint32 slot, int size_class)
+add_directory_page(Relation rel, NaradLogTopic *topic, uint32 slot,
+				   NaradSegmentEntry *entry)
 {
-	uint32		nsubs = NaradClassSubslots(size_class, topic->segment_pages);
-	uint32		ndirs = (nsubs + NARAD_ENTRIES_PER_PAGE - 1) /
-	NARAD_ENTRIES_PER_PAGE;
-	NaradSegmentEntry entry = {0};
-	NaradSegmentRef ref;
+	uint32		n = entry->pages_prepared;
+	BlockNumber block = NaradSlotFirstBlock(slot, topic->segment_pages) +
+	n / NARAD_UNIT_PAGES * NARAD_DIRECTORY_PERIOD * NARAD_UNIT_PAGES +
+	n % NARAD_UNIT_PAGES;
 	PGAlignedBlock image;
-	uint32		i;
+	NaradPageUpdate update;
+	NaradSegmentRef ref;
 
-	entry.state = NARAD_SEGMENT_SPLIT;
-	entry.size_class = size_class;
-	slot_ref(topic, slot, &entry, &ref);
-
-	NaradSegmentPreparePages(rel, ref.first_block, 0, ndirs);
+	NaradSegmentPreparePages(rel, block, 0, 1);
 	NaradMetaImageInit(image.data, topic->topic_id, NARAD_PAGE_DIRECTORY, 0);
 	((PageHeader) image.data)->pd_lower = DIRECTORY_LOWER;
-	for (i = 0; i < ndirs; i++)
-	{
-		Buffer		buffer = ReadBuffer(rel, ref.first_block + i);
-		NaradPageUpdate update = {buffer, image.data, true};
+	update.buffer = ReadBuffer(rel, block);
+	update.image = image.data;
+	update.init = true;
+	LockBuffer(update.buffer, BUFFER_LOCK_EXCLUSIVE);
+	NaradPagesUpdate(rel, &update, 1);
+	UnlockReleaseBuffer(update.buffer);
 
-		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
-		NaradPagesUpdate(rel, &update, 1);
-		UnlockReleaseBuffer(buffer);
-	}
-	set_entry(rel, topic, &ref, &entry);
-	topic->free_hint = slot + 1;
+	entry->state = NARAD_SEGMENT_SPLIT;
+	entry->pages_prepared++;
+	slot_ref(topic, slot, entry, &ref);
+	set_entry(rel, topic, &ref, entry);
 }
 
-/* A free sub-slot of a split slot; false if it is full. */
-static bool
-find_free_subslot(Relation rel, NaradLogTopic *topic, uint32 slot,
-				  int size_class, NaradSegmentRef *ref)
+/*
+ * The lowest run of free units in a split slot from a unit on, at which no
+ * segment or the slot begins; 0 if there is none.
+ */
+static uint32
+find_free_run(Relation rel, NaradLogTopic *topic, uint32 slot, uint32 ndirs,
+			  uint32 from, uint32 need)
 {
-	uint32		pages = NaradClassPages(size_class, topic->segment_pages);
-	uint32		nsubs = NaradClassSubslots(size_class, topic->segment_pages);
-	BlockNumber slot_block = NaradSlotFirstBlock(slot, topic->segment_pages);
-	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
-	uint32		sub;
+	uint32		nunits = topic->segment_pages / NARAD_UNIT_PAGES;
+	uint32		nfree = 0;
+	uint32		unit = from;
+	PGAlignedBlock copy;
+	UnitWalk	walk;
 
-	for (sub = 1; sub <= nsubs; sub++)
+	begin_unit_walk(&walk, rel, topic->segment_pages,
+					NaradSlotFirstBlock(slot, topic->segment_pages), ndirs,
+					copy.data);
+	while (unit < nunits)
 	{
-		BlockNumber dir_block;
-		BlockNumber block;
-		int			dir_index;
-		NaradSegmentEntry entry = {0};
+		NaradUnitPlace place;
+		NaradSegmentEntry *entry;
 
-		locate_subslot(slot_block, sub, pages, &dir_block, &dir_index, &block);
-		if (!read_entry(rel, nblocks, dir_block, dir_index, &entry) ||
-			entry.state == NARAD_SEGMENT_FREE)
+		if (IsDirectoryUnit(unit))
 		{
-			fill_ref(ref, &entry, block, pages, dir_block, dir_index);
-			return true;
+			nfree = 0;
+			unit++;
+			continue;
 		}
+		entry = walk_unit(&walk, unit, &place);
+		if (entry != NULL)
+		{
+			nfree = 0;
+			unit += class_units(entry->size_class);
+		}
+		else if (++nfree == need)
+			return unit - need + 1;
+		else
+			unit++;
 	}
-	return false;
+	return 0;
 }
 
-/* Finds the lowest free sub-slot of a class, splitting a slot if need be. */
+/*
+ * Finds the lowest free place for a class in split slots, splitting one more
+ * if need be, and sees to it that its directory page exists.
+ */
 static void
-find_subslot(Relation rel, NaradLogTopic *topic, int size_class,
-			 NaradSegmentRef *ref)
+find_units(Relation rel, NaradLogTopic *topic, int size_class,
+		   NaradSegmentRef *ref)
 {
 	NaradSegmentEntry entry;
+	NaradSegmentEntry empty = {0};
+	NaradUnitPlace place;
+	uint32		unit = 0;
+	uint32		from = Max(topic->unit_hint[size_class], 1);
 	uint32		slot;
 
 	for (slot = topic->split_hint[size_class];
 		 read_slot(rel, topic->segment_pages, slot, &entry); slot++)
 	{
-		if (entry.state == NARAD_SEGMENT_SPLIT &&
-			entry.size_class == size_class &&
-			find_free_subslot(rel, topic, slot, size_class, ref))
-		{
-			topic->split_hint[size_class] = slot;
-			return;
-		}
+		if (entry.state == NARAD_SEGMENT_SPLIT)
+			unit = find_free_run(rel, topic, slot, entry.pages_prepared, from,
+								 class_units(size_class));
+		if (unit != 0)
+			break;
+		from = 1;
+	}
+	if (unit == 0)
+	{
+		slot = find_free_slot(rel, topic);
+		memset(&entry, 0, sizeof(entry));
+		add_directory_page(rel, topic, slot, &entry);
+		topic->free_hint = slot + 1;
+		unit = 1;
 	}
 
-	slot = find_free_slot(rel, topic);
-	split_slot(rel, topic, slot, size_class);
+	NaradUnitLocate(NaradSlotFirstBlock(slot, topic->segment_pages), unit,
+					&place);
+	while (entry.pages_prepared <= place.dir_number)
+		add_directory_page(rel, topic, slot, &entry);
+	fill_ref(ref, &empty, place.block,
+			 NaradClassPages(size_class, topic->segment_pages),
+			 place.dir_block, place.dir_index);
 	topic->split_hint[size_class] = slot;
-	if (!find_free_subslot(rel, topic, slot, size_class, ref))
-		elog(ERROR, "new split slot %u has no free place", slot);
+	topic->unit_hint[size_class] = unit;
 }
 
 /* NaradSegmentAllocate, with the extension and the allocator lock held. */
@@ -699,7 +870,7 @@ allocate_locked(Relation rel, NaradLogTopic *topic, int size_class,
 		slot_ref(topic, slot, &entry, ref);
 	}
 	else
-		find_subslot(rel, topic, size_class, ref);
+		find_units(rel, topic, size_class, ref);
 
 	entry.state = meta ? NARAD_SEGMENT_META : NARAD_SEGMENT_SPARE;
 	entry.size_class = size_class;
@@ -708,6 +879,8 @@ allocate_locked(Relation rel, NaradLogTopic *topic, int size_class,
 
 	if (size_class == NARAD_CLASS_WHOLE)
 		topic->free_hint = slot + 1;
+	else
+		topic->unit_hint[size_class] += class_units(size_class);
 	ref->state = entry.state;
 	ref->size_class = size_class;
 	ref->partition = partition;
@@ -743,6 +916,7 @@ NaradSegmentFree(Relation rel, NaradLogTopic *topic, const NaradSegmentRef *ref)
 	NaradSegmentEntry entry = {0};
 	uint64		blocks = group_blocks(topic->segment_pages);
 	uint32		slot;
+	int			i;
 
 	slot = (uint32) ((ref->first_block - 1) / blocks) * NARAD_ENTRIES_PER_PAGE +
 		(uint32) (((ref->first_block - 1) % blocks - 1) / topic->segment_pages);
@@ -752,9 +926,15 @@ NaradSegmentFree(Relation rel, NaradLogTopic *topic, const NaradSegmentRef *ref)
 	set_entry(rel, topic, ref, &entry);
 	if (ref->size_class == NARAD_CLASS_WHOLE)
 		topic->free_hint = Min(topic->free_hint, slot);
-	else
-		topic->split_hint[ref->size_class] =
-			Min(topic->split_hint[ref->size_class], slot);
+	for (i = 0; i < NARAD_CLASS_WHOLE; i++)
+	{
+		/* Free units may now be part of a longer run of them. */
+		if (ref->size_class == NARAD_CLASS_WHOLE ||
+			slot > topic->split_hint[i])
+			continue;
+		topic->split_hint[i] = slot;
+		topic->unit_hint[i] = 1;
+	}
 	LWLockRelease(&topic->alloc_lock);
 	UnlockRelationForExtension(rel, ExclusiveLock);
 }
@@ -778,11 +958,17 @@ NaradMetaPageAllocate(Relation rel, NaradLogTopic *topic)
 	if (topic->meta_left == 0)
 	{
 		allocate_locked(rel, topic, NARAD_CLASS_SMALL, 0, true, &ref);
-		NaradSegmentPreparePages(rel, ref.first_block, 0, ref.npages);
 		topic->meta_block = ref.first_block;
 		topic->meta_left = ref.npages;
 		topic->meta_dir_block = ref.dir_block;
 		topic->meta_dir_index = ref.dir_index;
+		topic->meta_prepared = false;
+	}
+	if (!topic->meta_prepared)
+	{
+		/* Remembered first: on a full disk the next try goes on from here. */
+		NaradSegmentPreparePages(rel, topic->meta_block, 0, topic->meta_left);
+		topic->meta_prepared = true;
 	}
 	memset(&ref, 0, sizeof(ref));
 	ref.dir_block = topic->meta_dir_block;
@@ -793,7 +979,6 @@ NaradMetaPageAllocate(Relation rel, NaradLogTopic *topic)
 	set_entry(rel, topic, &ref, &entry);
 	block = topic->meta_block++;
 	topic->meta_left--;
-	ensure_block(rel, block);
 	LWLockRelease(&topic->alloc_lock);
 	UnlockRelationForExtension(rel, ExclusiveLock);
 	return block;

@@ -35,11 +35,23 @@ extern BlockNumber NaradSlotDirectoryBlock(uint32 slot, uint32 segment_pages);
 extern BlockNumber NaradSlotFirstBlock(uint32 slot, uint32 segment_pages);
 extern uint32 NaradClassPages(int size_class, uint32 segment_pages);
 
-/* Usable sub-slots, numbered 1 to the result, of a slot split by a class. */
-extern uint32 NaradClassSubslots(int size_class, uint32 segment_pages);
-
-/* Smallest class for a partition's segment, given how many it had and need. */
+/* Class of a partition's segment, given how many it had, and pages needed. */
 extern int	NaradClassFor(uint64 sequence, uint32 need_pages, uint32 segment_pages);
+
+/* Units of a split slot that can hold segments, and the nth (from 0). */
+extern uint32 NaradSlotUnits(uint32 segment_pages);
+extern uint32 NaradSlotNthUnit(uint32 n);
+
+/* Where a unit is described, and lies. */
+typedef struct NaradUnitPlace
+{
+	BlockNumber block;			/* its first */
+	BlockNumber dir_block;
+	uint16		dir_index;
+	uint32		dir_number;		/* of dir_block, counted within the slot */
+}			NaradUnitPlace;
+extern void NaradUnitLocate(BlockNumber slot_block, uint32 unit,
+							NaradUnitPlace * place);
 
 /*
  * The directory entry of the segment in which a block lies.  False for the
@@ -99,12 +111,13 @@ extern void NaradSegmentWriteEntries(Relation rel, NaradTopicId topic_id,
 /* One fresh zeroed page for state and group pages; its block number. */
 extern BlockNumber NaradMetaPageAllocate(Relation rel, struct NaradLogTopic *topic);
 
-/* Makes a block, and all before it, part of the file if a crash lost it. */
+/* Makes a meta page part of the file if a crash lost it. */
 extern void NaradBlockEnsure(Relation rel, BlockNumber block);
 
 /*
  * Makes pages [from, to) of a segment exist on disk as zeros and warms the
- * buffers; ENOSPC is reported here.  Does not touch the entry.
+ * buffers of the first of them; ENOSPC is reported here.  Does not touch the
+ * entry.  May be cancelled unless an LWLock is held.
  */
 extern void NaradSegmentPreparePages(Relation rel, BlockNumber first_block,
 									 uint32 from, uint32 to);

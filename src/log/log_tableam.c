@@ -55,6 +55,8 @@ PG_FUNCTION_INFO_V1(narad_tableam_handler);
 /* Where a row wants to go, if it does not say. */
 #define PARTITION_BY_KEY	(-1)
 
+static NaradInsertWatch *insert_watch;
+
 static const TupleTableSlotOps *
 naradam_slot_callbacks(Relation rel)
 {
@@ -246,6 +248,36 @@ write_back(Relation rel, TupleTableSlot *slot, NaradAppendItem *item)
 	slot->tts_tableOid = RelationGetRelid(rel);
 }
 
+/* Tells the watch of a row, unless it has one of an earlier command. */
+static void
+tell_watch(Relation rel, const NaradAppendItem *item, CommandId cid)
+{
+	NaradInsertWatch *watch = insert_watch;
+
+	if (watch == NULL || watch->relid != RelationGetRelid(rel) ||
+		(watch->seen && watch->cid <= cid))
+		return;
+	watch->seen = true;
+	watch->cid = cid;
+	watch->partition = item->partition;
+	watch->offset = item->offset;
+}
+
+/*
+ * NaradInsertWatchSet
+ *
+ * Sets the watch and returns the one before.  Whoever sets one that is on his
+ * stack takes it back before he returns, by an error, too.
+ */
+NaradInsertWatch *
+NaradInsertWatchSet(NaradInsertWatch *watch)
+{
+	NaradInsertWatch *before = insert_watch;
+
+	insert_watch = watch;
+	return before;
+}
+
 /*
  * Inserts rows.  Everything made on the way is in a context of its own:
  * callers insert any number of rows in one.
@@ -280,7 +312,10 @@ naradam_multi_insert(Relation rel, TupleTableSlot **slots, int nslots,
 	append_items(rel, order, nslots, cid);
 
 	for (int i = 0; i < nslots; i++)
+	{
 		write_back(rel, slots[i], &items[i]);
+		tell_watch(rel, &items[i], cid);
+	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(work);
 

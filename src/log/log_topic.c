@@ -59,11 +59,21 @@ typedef struct NaradLogTopicCtl
 
 static NaradLogTopicCtl *TopicCtl;
 
+/* A topic that got another file; the old one goes at commit. */
+typedef struct MovedTopic
+{
+	NaradTopicId topic_id;
+	RelFileLocator from;
+	RelFileLocator to;
+}			MovedTopic;
+
 /* This transaction's business with files; see NaradLogFilesMayGo. */
 static bool files_may_go;
 static RelFileLocator *doomed_files;
 static int	ndoomed_files;
-static NaradTopicId *moved_topics;
+static RelFileLocator *topic_files; /* of topics that DDL touched */
+static int	ntopic_files;
+static MovedTopic * moved_topics;
 static int	nmoved_topics;
 
 Size
@@ -197,18 +207,18 @@ compare_found(const void *a, const void *b)
 }
 
 /*
- * Prepared pages that are there: extending a file is not WAL-logged, so after
- * a power failure, or on a promoted standby, there may be fewer than the entry
- * says.  Those with records always are.
+ * How many of a segment's first pages are there: extending a file is not
+ * WAL-logged, so after a power failure, or on a promoted standby, there may be
+ * fewer than were prepared.  Those with records always are.
  */
 static uint32
-existing_pages(TopicBuild *build, const FoundSegment *segment)
+existing_pages(TopicBuild *build, const FoundSegment *segment, uint32 npages)
 {
 	BlockNumber first = segment->ref.first_block;
 
 	if (first >= build->nblocks)
 		return 0;
-	return Min(segment->entry.pages_prepared, build->nblocks - first);
+	return Min(npages, build->nblocks - first);
 }
 
 /* Is it a data page of the segment? */
@@ -240,13 +250,37 @@ page_end(Page page, int64 *time)
 	return NaradHeaderOffset(special, &hdr) + 1;
 }
 
+/*
+ * One past the highest offset that a damaged page and those after it, npages
+ * together, can have held, if its special space looks sound; else 0.  Only an
+ * offset that the inserter brought can be far from the one before, and it then
+ * is its page's base.
+ */
+static NaradOffset
+damaged_reach(TopicBuild *build, const FoundSegment *segment,
+			  const char *page, uint32 npages)
+{
+	NaradDataSpecial special;
+
+	memcpy(&special, page + BLCKSZ - sizeof(special), sizeof(special));
+	if (special.head.topic_id != build->meta.topic_id ||
+		special.head.kind != NARAD_PAGE_DATA ||
+		special.head.partition != segment->entry.partition ||
+		special.sequence != segment->entry.sequence ||
+		special.base_offset > NARAD_MAX_OFFSET)
+		return 0;
+	return special.base_offset + (uint64) npages * (NARAD_MAX_DELTA + 1);
+}
+
 /* Finds the tail of a partition in its open segment. */
 static void
 recover_tail(TopicBuild *build, NaradLogPartition *part,
 			 const FoundSegment *segment)
 {
-	uint32		prepared = existing_pages(build, segment);
+	uint32		prepared = existing_pages(build, segment,
+										  segment->entry.pages_prepared);
 	NaradOffset end = segment->entry.first_offset;
+	NaradOffset reach = 0;
 	uint32		damaged = 0;	/* one past the last damaged page */
 	PGAlignedBlock copy;
 	uint32		page;
@@ -254,10 +288,15 @@ recover_tail(TopicBuild *build, NaradLogPartition *part,
 
 	for (page = prepared; page > 0; page--)
 	{
+		CHECK_FOR_INTERRUPTS();
 		if (!NaradPageCopyChecked(build->rel,
 								  segment->ref.first_block + page - 1,
 								  copy.data))
+		{
 			damaged = Max(damaged, page);
+			reach = Max(reach, damaged_reach(build, segment, copy.data,
+											 damaged - page + 1));
+		}
 		else if (is_page_of(build, segment, (Page) copy.data))
 		{
 			end = Max(end, page_end((Page) copy.data, &time));
@@ -283,6 +322,7 @@ recover_tail(TopicBuild *build, NaradLogPartition *part,
 		NaradOffset skipped = end +
 		(uint64) (damaged - page + 1) * (NARAD_MAX_DELTA + 1);
 
+		skipped = Max(skipped, reach);
 		part->must_seal = true;
 		ereport(LOG,
 				(errcode(ERRCODE_DATA_CORRUPTED),
@@ -363,7 +403,8 @@ build_partition(TopicBuild *build, NaradLogPartition *part,
 	{
 		part->has_spare = true;
 		part->spare = segments[nmap].ref;
-		part->spare_prepared = existing_pages(build, &segments[nmap]);
+		part->spare_prepared = existing_pages(build, &segments[nmap],
+											  segments[nmap].entry.pages_prepared);
 		part->spare_oldest_xid = NaradOldestRunningXid();
 	}
 	part->nmap = nmap;
@@ -385,6 +426,7 @@ build_partition(TopicBuild *build, NaradLogPartition *part,
 		pg_atomic_init_u64(&part->end_offset, last->entry.end_offset);
 	}
 
+	/* A long transaction may have filled a later segment than a young one. */
 	if (TransactionIdIsValid(oldest))
 	{
 		int			i;
@@ -395,9 +437,11 @@ build_partition(TopicBuild *build, NaradLogPartition *part,
 
 			if (!is_open &&
 				segments[i].entry.newest_xid < NaradFullXid(oldest))
-				break;
+				continue;
 			find_pending(build, &segments[i],
-						 is_open ? part->next_page : segments[i].entry.pages_used,
+						 is_open ? part->next_page :
+						 existing_pages(build, &segments[i],
+										segments[i].entry.pages_used),
 						 oldest);
 		}
 	}
@@ -487,6 +531,7 @@ init_partition(NaradLogPartition *part, const NaradLogPartition *local,
 					   part->next_page > 0 && !part->must_seal ?
 					   part->open.first_block + part->next_page - 1 :
 					   InvalidBlockNumber);
+	pg_atomic_init_u32(&part->tail_buffer, InvalidBuffer);
 	pg_atomic_init_u64(&part->corrupt_records, 0);
 	pg_atomic_init_u64(&part->ring_head, ring_base);
 	pg_atomic_init_u32(&part->nownerless, 0);
@@ -605,7 +650,7 @@ find_link(const RelFileLocator *locator)
 /*
  * Puts a topic into the table and returns the one to be used: the other, if
  * somebody was faster.  One of another topic id is out of date: the file was
- * dropped by a prepared transaction, or truncated in place, and made anew.
+ * truncated in place and made anew, or replaced behind the server's back.
  */
 static NaradLogTopic *
 publish(NaradLogTopic *topic)
@@ -638,23 +683,38 @@ publish(NaradLogTopic *topic)
 	return other;
 }
 
+/* The shared part of a topic if there is one, else NULL. */
+static NaradLogTopic *
+find_shared(Relation rel, NaradTopicId topic_id)
+{
+	RelFileLocator locator = NaradRelationLocator(rel);
+	NaradLogTopic *topic;
+
+	LWLockAcquire(&TopicCtl->lock, LW_SHARED);
+	topic = *find_link(&locator);
+	LWLockRelease(&TopicCtl->lock);
+	return topic != NULL && topic->topic_id == topic_id ? topic : NULL;
+}
+
 /* The shared part of a topic, built if need be. */
 static NaradLogTopic *
 attach_topic(Relation rel)
 {
-	RelFileLocator locator = NaradRelationLocator(rel);
 	TopicBuild	build = {0};
 	NaradLogTopic *topic;
 	MemoryContext context;
 	MemoryContext old;
 
+	if (TopicCtl == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("topic \"%s\" cannot be used during a binary upgrade",
+						RelationGetRelationName(rel))));
 	if (!NaradMetaRead(rel, &build.meta))
 		elog(ERROR, "topic \"%s\" has lost its metapage",
 			 RelationGetRelationName(rel));
-	LWLockAcquire(&TopicCtl->lock, LW_SHARED);
-	topic = *find_link(&locator);
-	LWLockRelease(&TopicCtl->lock);
-	if (topic != NULL && topic->topic_id == build.meta.topic_id)
+	topic = find_shared(rel, build.meta.topic_id);
+	if (topic != NULL)
 		return topic;
 
 	/* This file, like any, may go with this transaction: look at its end. */
@@ -703,10 +763,29 @@ NaradRelInfoGet(Relation rel)
 }
 
 /*
+ * NaradRelInfoLook
+ *
+ * The same, with the shared part if there is one already; never makes one, so
+ * that it works when shared memory is used up.  AccessShareLock, no narad
+ * lock.
+ */
+NaradRelInfo *
+NaradRelInfoLook(Relation rel)
+{
+	NaradRelInfo *info = NaradRelInfoGet(rel);
+
+	if (info != NULL && info->shared == NULL && TopicCtl != NULL &&
+		!RecoveryInProgress())
+		info->shared = find_shared(rel, info->topic_id);
+	return info;
+}
+
+/*
  * NaradRelInfoAttach
  *
  * The same with the shared part, which is built if need be; without it during
- * recovery.  AccessShareLock, no narad lock.  May error 53200.
+ * recovery.  AccessShareLock, no narad lock.  May error 53200, and 55000 under
+ * binary upgrade, where there is no shared memory.
  */
 NaradRelInfo *
 NaradRelInfoAttach(Relation rel)
@@ -818,22 +897,52 @@ NaradLogFilesMayGo(void)
 }
 
 /*
- * NaradLogTopicMoved
+ * NaradLogTopicFileMayGo
  *
- * One of the topic's files goes at this transaction's end, whichever way it
- * ends, but the topic lives on in the other: topic_gone is not called.
+ * The same of one file, known to be a topic's: it was made, or may be dropped,
+ * by this transaction.
  */
 void
-NaradLogTopicMoved(NaradTopicId topic_id)
+NaradLogTopicFileMayGo(const RelFileLocator *locator)
+{
+	MemoryContext old;
+
+	if (TopicCtl == NULL)
+		return;
+	old = MemoryContextSwitchTo(TopTransactionContext);
+	if (topic_files == NULL)
+		topic_files = palloc(sizeof(RelFileLocator));
+	else
+		topic_files = repalloc_huge(topic_files, (Size) (ntopic_files + 1) *
+									sizeof(RelFileLocator));
+	topic_files[ntopic_files++] = *locator;
+	MemoryContextSwitchTo(old);
+	NaradLogFilesMayGo();
+}
+
+/*
+ * NaradLogTopicMoved
+ *
+ * One of the topic's two files goes at this transaction's end, whichever way
+ * it ends, and the topic lives on in the other: topic_gone is not called then,
+ * unless that goes, too.
+ */
+void
+NaradLogTopicMoved(NaradTopicId topic_id, const RelFileLocator *from,
+				   const RelFileLocator *to)
 {
 	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+	MovedTopic *moved;
 
 	if (moved_topics == NULL)
-		moved_topics = palloc(sizeof(NaradTopicId));
+		moved_topics = palloc(sizeof(MovedTopic));
 	else
 		moved_topics = repalloc(moved_topics, (nmoved_topics + 1) *
-								sizeof(NaradTopicId));
-	moved_topics[nmoved_topics++] = topic_id;
+								sizeof(MovedTopic));
+	moved = &moved_topics[nmoved_topics++];
+	moved->topic_id = topic_id;
+	moved->from = *from;
+	moved->to = *to;
 	MemoryContextSwitchTo(old);
 	NaradLogFilesMayGo();
 }
@@ -855,17 +964,107 @@ NaradLogCollectFiles(void)
 	MemoryContextSwitchTo(old);
 }
 
-/* Tells the layer above and frees a topic that is in no chain any more. */
-static void
-forget_topic(NaradLogTopic *topic)
+/* Is it a file of a topic, of those that the caller's transaction deletes? */
+static bool
+is_topic_file(const RelFileLocator *locator)
 {
-	bool		is_moved = false;
+	bool		is_known;
+	int			i;
+
+	for (i = 0; i < ntopic_files; i++)
+		if (RelFileLocatorEquals(topic_files[i], *locator))
+			return true;
+	LWLockAcquire(&TopicCtl->lock, LW_SHARED);
+	is_known = *find_link(locator) != NULL;
+	LWLockRelease(&TopicCtl->lock);
+	return is_known;
+}
+
+/*
+ * NaradLogCheckPrepare
+ *
+ * Refuses to prepare a transaction whose end, either way, deletes a topic's
+ * file: no callback would tell us then that its shared part must go.
+ */
+void
+NaradLogCheckPrepare(void)
+{
+	int			commit;
+
+	if (!files_may_go || TopicCtl == NULL)
+		return;
+	for (commit = 0; commit < 2; commit++)
+	{
+		RelFileLocator *files;
+		int			nfiles = smgrGetPendingDeletes(commit != 0, &files);
+		int			i;
+
+		for (i = 0; i < nfiles; i++)
+			if (is_topic_file(&files[i]))
+				ereport(ERROR,
+						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						 errmsg("cannot PREPARE a transaction that has created, truncated, moved or dropped a topic"),
+						 errhint("Do this in a transaction of its own.")));
+	}
+}
+
+static bool
+is_among(const RelFileLocator *files, int nfiles, const RelFileLocator *file)
+{
+	int			i;
+
+	for (i = 0; i < nfiles; i++)
+	{
+		if (RelFileLocatorEquals(files[i], *file))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Does a topic that loses a file have another that stays?  At commit those it
+ * was moved to count, at abort those it was moved from.
+ */
+static bool
+has_other_file(NaradTopicId topic_id, const RelFileLocator *files, int nfiles,
+			   bool is_commit)
+{
 	int			i;
 
 	for (i = 0; i < nmoved_topics; i++)
-		if (moved_topics[i] == topic->topic_id)
-			is_moved = true;
-	if (!is_moved && NaradLogEventTable.topic_gone != NULL)
+	{
+		const		MovedTopic *moved = &moved_topics[i];
+
+		if (moved->topic_id == topic_id &&
+			!is_among(files, nfiles, is_commit ? &moved->to : &moved->from))
+			return true;
+	}
+	return false;
+}
+
+/* A subtransaction aborts: what it moved was not. */
+static void
+forget_moves(const RelFileLocator *files, int nfiles)
+{
+	int			nkept = 0;
+	int			i;
+
+	for (i = 0; i < nmoved_topics; i++)
+	{
+		if (!is_among(files, nfiles, &moved_topics[i].to))
+			moved_topics[nkept++] = moved_topics[i];
+	}
+	nmoved_topics = nkept;
+}
+
+/*
+ * Frees a topic that is in no chain any more; tells the layer above if the
+ * topic is gone with the file.
+ */
+static void
+forget_topic(NaradLogTopic *topic, bool is_gone)
+{
+	if (is_gone && NaradLogEventTable.topic_gone != NULL)
 		NaradLogEventTable.topic_gone(topic->database, topic->topic_id);
 	free_topic(topic);
 }
@@ -902,8 +1101,11 @@ NaradLogForgetFiles(bool is_commit)
 			*link = topic->next;
 		LWLockRelease(&TopicCtl->lock);
 		if (topic != NULL)
-			forget_topic(topic);
+			forget_topic(topic, !has_other_file(topic->topic_id, files,
+												nfiles, is_commit));
 	}
+	if (!is_commit)
+		forget_moves(files, nfiles);
 }
 
 /*
@@ -945,7 +1147,7 @@ NaradLogForgetDatabase(Oid database)
 			NaradLogTopic *topic = gone;
 
 			gone = topic->next;
-			forget_topic(topic);
+			forget_topic(topic, true);
 		}
 	}
 }
@@ -961,6 +1163,8 @@ NaradLogFilesReset(void)
 	files_may_go = false;
 	doomed_files = NULL;
 	ndoomed_files = 0;
+	topic_files = NULL;
+	ntopic_files = 0;
 	moved_topics = NULL;
 	nmoved_topics = 0;
 }

@@ -30,6 +30,8 @@ typedef struct NaradHull
 	struct NaradLogPartition *part; /* constant while in use */
 	struct NaradHull *next_mine;	/* of the owner's; owner only */
 	TransactionId xid;			/* top-level; constant while in use */
+	int			nest_level;		/* that it was made at, or given to by a
+								 * subtransaction's commit; owner only */
 	bool		ownerless;		/* prepared, or adopted by a reader: nobody's
 								 * callback will end it; hull lock */
 	NaradOffset first;			/* NARAD_INVALID_OFFSET before the first
@@ -72,6 +74,8 @@ typedef struct NaradLogPartition
 	/* Written under tail_lock, read by anybody. */
 	pg_atomic_uint32 tail_block;	/* last data page written, or
 									 * InvalidBlockNumber */
+	pg_atomic_uint32 tail_buffer;	/* where it was last seen in the buffer
+									 * pool, or InvalidBuffer: a hint */
 	pg_atomic_uint64 end_offset;	/* next offset to be given */
 	pg_atomic_uint64 start_offset;	/* earliest retained */
 	pg_atomic_uint64 corrupt_records;	/* met since start */
@@ -109,9 +113,11 @@ typedef struct NaradLogTopic
 
 	/* Allocator, under alloc_lock: nothing below the hints is free. */
 	uint32		free_hint;		/* slot */
-	uint32		split_hint[NARAD_CLASS_WHOLE];	/* slot split by the class */
+	uint32		split_hint[NARAD_CLASS_WHOLE];	/* split slot, by class ... */
+	uint32		unit_hint[NARAD_CLASS_WHOLE];	/* ... and unit there */
 	BlockNumber meta_block;		/* next page of the META segment in use, or 0 */
 	uint32		meta_left;		/* pages left there */
+	bool		meta_prepared;	/* they are known to exist */
 	BlockNumber meta_dir_block; /* its entry */
 	uint16		meta_dir_index;
 
@@ -143,6 +149,9 @@ extern NaradRelInfo *NaradRelInfoGet(Relation rel);
 extern NaradRelInfo *NaradRelInfoCreate(Relation rel, int npartitions,
 										uint32 segment_pages);
 
+/* With the shared part only if somebody made it already. */
+extern NaradRelInfo *NaradRelInfoLook(Relation rel);
+
 /* Attached, if the file is not empty; else NULL.  AccessShareLock will do. */
 extern NaradRelInfo *NaradRelInfoAttach(Relation rel);
 
@@ -167,8 +176,17 @@ extern uint64 NaradOldestRunningXid(void);
 /* Files may be dropped in this transaction: look at its end. */
 extern void NaradLogFilesMayGo(void);
 
-/* A file goes, but its topic lives on in another (SET TABLESPACE). */
-extern void NaradLogTopicMoved(NaradTopicId topic_id);
+/* The same of one file, of a topic that is created, dropped or replaced. */
+extern void NaradLogTopicFileMayGo(const RelFileLocator *locator);
+
+/* Before PREPARE: errors 0A000 if a topic's file goes at either end. */
+extern void NaradLogCheckPrepare(void);
+
+/* One of two files goes, and its topic lives on in the other (SET
+ * TABLESPACE), unless that goes, too. */
+extern void NaradLogTopicMoved(NaradTopicId topic_id,
+							   const RelFileLocator *from,
+							   const RelFileLocator *to);
 
 /* From the storage layer's transaction callbacks. */
 extern void NaradLogCollectFiles(void); /* before commit */

@@ -13,7 +13,8 @@
  * Invariants: I1, I3: nothing is published before the transaction has ended
  *             for everybody.
  * Runs in:    any backend; parallel workers have no part in it.
- * On error:   callbacks of the end neither error nor allocate (an abort may).
+ * On error:   callbacks of the end neither error nor allocate (an abort may);
+ *             those before a commit or a PREPARE may error.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -21,13 +22,16 @@
  */
 #include "postgres.h"
 
+#include "access/relation.h"
 #include "access/xact.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_database.h"
+#include "utils/lsyscache.h"
 
 #include "log/log_append.h"
 #include "log/log_hull.h"
+#include "log/log_tableam.h"
 #include "log/log_topic.h"
 #include "log/log_xact.h"
 
@@ -66,6 +70,9 @@ forget_callback(XactEvent event, void *arg)
 		case XACT_EVENT_PRE_COMMIT:
 			NaradLogCollectFiles();
 			return;
+		case XACT_EVENT_PRE_PREPARE:
+			NaradLogCheckPrepare();
+			return;
 		case XACT_EVENT_COMMIT:
 			NaradLogForgetFiles(true);
 			if (OidIsValid(dropped_database))
@@ -84,18 +91,50 @@ forget_callback(XactEvent event, void *arg)
 }
 
 /*
- * A subtransaction's records stay where they are, dead.  What it held while
- * appending is given up, and files it created are forgotten.
+ * The same for a subtransaction.  Its records stay where they are, dead; what
+ * it held while appending is given up.  Its relation locks are still held.
  */
 static void
-sub_callback(SubXactEvent event, SubTransactionId mySubid,
-			 SubTransactionId parentSubid, void *arg)
+publish_sub_callback(SubXactEvent event, SubTransactionId mySubid,
+					 SubTransactionId parentSubid, void *arg)
 {
+	int			level = GetCurrentTransactionNestLevel();
+
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 	{
 		NaradAppendAtAbort();
-		NaradLogForgetFiles(false);
+		NaradHullAtSubAbort(level);
 	}
+	else if (event == SUBXACT_EVENT_COMMIT_SUB)
+		NaradHullAtSubCommit(level);
+}
+
+/* Files that a subtransaction created are forgotten. */
+static void
+forget_sub_callback(SubXactEvent event, SubTransactionId mySubid,
+					SubTransactionId parentSubid, void *arg)
+{
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+		NaradLogForgetFiles(false);
+}
+
+/*
+ * Remembers a topic that is about to be dropped.  It is locked; what is not
+ * there (any more), or no table, is none.
+ */
+static void
+watch_topic(Oid relid)
+{
+	Relation	rel;
+
+	if (get_rel_relkind(relid) != RELKIND_RELATION)
+		return;
+	rel = try_relation_open(relid, NoLock);
+	if (rel == NULL)
+		return;
+	if (NaradRelIsTopic(rel))
+		NaradLogTopicFileMayGo(&NaradRelationLocator(rel));
+	relation_close(rel, NoLock);
 }
 
 /* Notices drops of relations and databases. */
@@ -107,7 +146,10 @@ watch_drops(ObjectAccessType access, Oid classId, Oid objectId, int subId,
 		previous_access_hook(access, classId, objectId, subId, arg);
 
 	if (access == OAT_DROP && classId == RelationRelationId && subId == 0)
+	{
 		NaradLogFilesMayGo();
+		watch_topic(objectId);
+	}
 	else if (access == OAT_DROP && classId == DatabaseRelationId)
 	{
 		dropped_database = objectId;
@@ -124,6 +166,7 @@ void
 NaradLogXactRegisterFirst(void)
 {
 	RegisterXactCallback(forget_callback, NULL);
+	RegisterSubXactCallback(forget_sub_callback, NULL);
 	previous_access_hook = object_access_hook;
 	object_access_hook = watch_drops;
 }
@@ -137,5 +180,5 @@ void
 NaradLogXactRegisterLast(void)
 {
 	RegisterXactCallback(publish_callback, NULL);
-	RegisterSubXactCallback(sub_callback, NULL);
+	RegisterSubXactCallback(publish_sub_callback, NULL);
 }
