@@ -155,12 +155,14 @@ CREATE FUNCTION narad.alter_topic(
 	dedup_window interval DEFAULT NULL,
 	max_in_flight integer DEFAULT NULL,
 	max_acked_ahead integer DEFAULT NULL,
+	segment_size text DEFAULT NULL,
 	segment_age interval DEFAULT NULL,
+	value_type regtype DEFAULT NULL,
 	reset text[] DEFAULT NULL)
 RETURNS void
 AS 'MODULE_PATHNAME', 'narad_alter_topic'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION narad.alter_topic(regclass, integer, interval, bigint, interval, integer, text, interval, double precision, text, text, interval, integer, integer, interval, text[])
+COMMENT ON FUNCTION narad.alter_topic(regclass, integer, interval, bigint, interval, integer, text, interval, double precision, text, text, interval, integer, integer, text, interval, regtype, text[])
 IS 'change settings of a topic; NULL leaves one alone, reset names those to return to their defaults';
 
 -- Not strict: NULL is an error.
@@ -415,7 +417,7 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'narad_create_group'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION narad.create_group(regclass, text, text)
-IS 'create a consumer group that starts at earliest, latest, or a timestamp; not undone by rollback';
+IS 'create a consumer group that starts at earliest, latest (the last stable offset), or a timestamp; not undone by rollback';
 
 CREATE FUNCTION narad.drop_group(
 	topic regclass,
@@ -449,6 +451,7 @@ IS 'end the pause of a consumer group; not undone by rollback';
 ---------------------------------------------------------------------------
 
 -- Each function below lists what belongs to topics that its caller may SELECT.
+-- Parallel unsafe, since they use subtransactions.
 CREATE FUNCTION narad._topics(
 	OUT topic regclass,
 	OUT topic_id text,
@@ -472,7 +475,7 @@ CREATE FUNCTION narad._topics(
 	OUT segment_age interval)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'narad__topics'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED ROWS 10;
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION narad._topics() IS 'rows of the view narad.topics';
 
 CREATE FUNCTION narad._partitions(
@@ -487,7 +490,7 @@ CREATE FUNCTION narad._partitions(
 	OUT corrupt_records bigint)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'narad__partitions'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED ROWS 10;
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION narad._partitions() IS 'rows of the view narad.partitions';
 
 CREATE FUNCTION narad._groups(
@@ -500,11 +503,11 @@ CREATE FUNCTION narad._groups(
 	OUT returned integer,
 	OUT scheduled integer,
 	OUT acked_ahead_ranges integer,
-	OUT unpersisted bigint,
+	OUT unpersisted_ranges bigint,
 	OUT paused boolean)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'narad__groups'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED ROWS 10;
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION narad._groups() IS 'rows of the view narad.groups';
 
 CREATE FUNCTION narad._leases(
@@ -520,7 +523,7 @@ CREATE FUNCTION narad._leases(
 	OUT is_open boolean)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'narad__leases'
-LANGUAGE C STRICT VOLATILE PARALLEL RESTRICTED ROWS 100;
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION narad._leases() IS 'rows of the view narad.leases, and whether the transaction of pid is open';
 
 CREATE VIEW narad.topics AS
@@ -568,7 +571,7 @@ COMMENT ON COLUMN narad.partitions.corrupt_records IS 'damaged records met since
 
 CREATE VIEW narad.groups AS
 SELECT topic, consumer_group, partition, frontier, end_offset, in_flight,
-	returned, scheduled, acked_ahead_ranges, unpersisted, paused
+	acked_ahead_ranges, unpersisted_ranges, scheduled, paused, returned
 FROM narad._groups();
 COMMENT ON VIEW narad.groups IS 'consumer groups, one row for each partition';
 COMMENT ON COLUMN narad.groups.topic IS 'table of the topic';
@@ -577,10 +580,10 @@ COMMENT ON COLUMN narad.groups.partition IS 'number of the partition';
 COMMENT ON COLUMN narad.groups.frontier IS 'last offset up to which everything is settled; -1 if nothing is';
 COMMENT ON COLUMN narad.groups.end_offset IS 'next offset to be given in the partition';
 COMMENT ON COLUMN narad.groups.in_flight IS 'messages leased, those acknowledged by open transactions included';
-COMMENT ON COLUMN narad.groups.returned IS 'messages delivered before that are available again';
+COMMENT ON COLUMN narad.groups.returned IS 'messages delivered before that are available again; null if the group was not used since the server started';
 COMMENT ON COLUMN narad.groups.scheduled IS 'messages held back by the delay of a nack';
-COMMENT ON COLUMN narad.groups.acked_ahead_ranges IS 'ranges of settled offsets above the frontier';
-COMMENT ON COLUMN narad.groups.unpersisted IS 'changes since the state page was last written';
+COMMENT ON COLUMN narad.groups.acked_ahead_ranges IS 'ranges of settled offsets above the frontier; null if the group was not used since the server started';
+COMMENT ON COLUMN narad.groups.unpersisted_ranges IS 'changes since the state page was last written: at least the number of ranges settled that it does not have';
 COMMENT ON COLUMN narad.groups.paused IS 'the group is handed out nothing';
 
 CREATE VIEW narad.leases AS
@@ -617,7 +620,7 @@ REVOKE ALL ON FUNCTION narad.tableam_handler(internal) FROM PUBLIC;
 
 GRANT EXECUTE ON FUNCTION
 	narad.create_topic(text, integer, interval, bigint, interval, integer, text, interval, double precision, text, text, interval, integer, integer, text, interval, regtype),
-	narad.alter_topic(regclass, integer, interval, bigint, interval, integer, text, interval, double precision, text, text, interval, integer, integer, interval, text[]),
+	narad.alter_topic(regclass, integer, interval, bigint, interval, integer, text, interval, double precision, text, text, interval, integer, integer, text, interval, regtype, text[]),
 	narad.drop_topic(regclass),
 	narad.purge_topic(regclass),
 	narad.produce(regclass, jsonb, text, jsonb, integer, interval, timestamp with time zone, text),
@@ -645,4 +648,85 @@ GRANT EXECUTE ON FUNCTION
 	narad._partitions(),
 	narad._groups(),
 	narad._leases()
+TO PUBLIC;
+
+---------------------------------------------------------------------------
+-- Admin
+---------------------------------------------------------------------------
+
+-- Not strict: NULL is an error.
+CREATE FUNCTION narad.verify(
+	topic regclass,
+	OUT severity text,
+	OUT partition integer,
+	OUT msg_offset bigint,
+	OUT block bigint,
+	OUT finding text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'narad_verify'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10;
+COMMENT ON FUNCTION narad.verify(regclass)
+IS 'look at all pages and records of a topic, and at its leases: a row for each damage, and none when all is well';
+
+-- Not strict, both of them: a NULL argument is an error.
+CREATE FUNCTION narad.offset_for_time(
+	topic regclass,
+	partition integer,
+	produced_at timestamp with time zone)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'narad_offset_for_time'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION narad.offset_for_time(regclass, integer, timestamp with time zone)
+IS 'first offset of a partition that was appended at or after a time, by committed transactions or others; its end if there is none';
+
+CREATE FUNCTION narad.offset_for_epoch(
+	topic regclass,
+	partition integer,
+	epoch integer)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'narad_offset_for_epoch'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION narad.offset_for_epoch(regclass, integer, integer)
+IS 'where the largest epoch at or below the given one ends in a partition; null if it holds nothing of such an epoch';
+
+-- As the other functions under views: what its caller may SELECT.
+CREATE FUNCTION narad._segments(
+	OUT topic regclass,
+	OUT partition integer,
+	OUT segment_no bigint,
+	OUT state text,
+	OUT first_offset bigint,
+	OUT end_offset bigint,
+	OUT first_time timestamp with time zone,
+	OUT last_time timestamp with time zone,
+	OUT bytes bigint,
+	OUT frozen boolean)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'narad__segments'
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE ROWS 100;
+COMMENT ON FUNCTION narad._segments() IS 'rows of the view narad.segments';
+
+CREATE VIEW narad.segments AS
+SELECT topic, partition, segment_no, state, first_offset, end_offset,
+	first_time, last_time, bytes, frozen
+FROM narad._segments();
+COMMENT ON VIEW narad.segments IS 'segments of the partitions of topics';
+COMMENT ON COLUMN narad.segments.topic IS 'table of the topic';
+COMMENT ON COLUMN narad.segments.partition IS 'number of the partition';
+COMMENT ON COLUMN narad.segments.segment_no IS 'number of the segment in the partition; null for a spare one';
+COMMENT ON COLUMN narad.segments.state IS 'open: is appended to; sealed: is full; spare: will be opened next';
+COMMENT ON COLUMN narad.segments.first_offset IS 'lowest offset it may hold; null for a spare one';
+COMMENT ON COLUMN narad.segments.end_offset IS 'one past the highest; null unless it is sealed';
+COMMENT ON COLUMN narad.segments.first_time IS 'when its first record was produced; null unless it is sealed';
+COMMENT ON COLUMN narad.segments.last_time IS 'when its last record was produced; null unless it is sealed';
+COMMENT ON COLUMN narad.segments.bytes IS 'bytes of the file prepared for it';
+COMMENT ON COLUMN narad.segments.frozen IS 'it holds no transaction ids any more';
+
+REVOKE ALL ON TABLE narad.segments FROM PUBLIC;
+GRANT SELECT ON TABLE narad.segments TO PUBLIC;
+GRANT EXECUTE ON FUNCTION
+	narad.verify(regclass),
+	narad.offset_for_time(regclass, integer, timestamp with time zone),
+	narad.offset_for_epoch(regclass, integer, integer),
+	narad._segments()
 TO PUBLIC;

@@ -42,6 +42,14 @@ SELECT pg_temp.attempt('SELECT narad.' || a) FROM unnest(ARRAY[
 	'consume(''not_yet'', wait => ''1 s'')', 'consume(''not_yet'', notify => ''channel'')',
 	'consume(''not_yet'', notify_ttl => ''1 min 1 s'')',
 	'fetch(''not_yet'', 0, 0, wait => ''1 s'')', 'fetch(''not_yet'', 0, 0, min_bytes => 2)']) a;
+-- With a snapshot that stays nobody will ever wait.
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT pg_temp.attempt('SELECT narad.' || a) FROM unnest(ARRAY['consume(''not_yet'', wait => ''1 s'')',
+	'fetch(''not_yet'', 0, 0, wait => ''1 s'')', 'consume(''not_yet'', wait => ''0'')']) a;
+ROLLBACK;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT pg_temp.attempt('SELECT narad.consume(''not_yet'', wait => ''1 s'')');
+ROLLBACK;
 SELECT pg_temp.attempt(format('SELECT narad.nack(%L, reason => ''because'')', :'receipt'));
 SELECT count(*) FROM not_yet;
 SELECT pg_temp.attempt('SELECT narad.' || a) FROM unnest(ARRAY['seek(''not_yet'', ''default'', 0, 0)', 'poll()',

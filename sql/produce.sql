@@ -112,7 +112,44 @@ SELECT * FROM narad.produce('produce_checked', '"drop"');
 SELECT pg_temp.attempt($$SELECT narad.produce('produce_checked', '"much too long"')$$);
 SELECT partition, msg_offset IS NULL AS dropped FROM narad.produce_batch('produce_checked', '{2, "\"drop\"", 3}');
 SELECT key, value, headers FROM produce_checked ORDER BY msg_offset;
-ALTER TABLE produce_checked DISABLE TRIGGER stamp, DROP CONSTRAINT small;
+-- The position is that of the row, whatever else its triggers insert, before or
+-- after it, by INSERT or produce, here or elsewhere; none if there is no row.
+SELECT narad.create_topic('produce_audit');
+CREATE FUNCTION produce_more() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF (NEW.value->>'more')::int > 0 THEN
+		INSERT INTO produce_checked (value) VALUES (jsonb_build_object('i', (NEW.value->>'more')::int - 1));
+		PERFORM narad.produce('produce_checked', '"p"');
+		PERFORM narad.produce('produce_audit', NEW.value);
+	END IF;
+	RETURN CASE WHEN NEW.value ? 'drop' THEN NULL ELSE NEW END;
+END $$;
+ALTER TABLE produce_checked DROP CONSTRAINT small;
+CREATE TRIGGER before_row BEFORE INSERT ON produce_checked FOR EACH ROW EXECUTE FUNCTION produce_more();
+CREATE TRIGGER after_row AFTER INSERT ON produce_checked FOR EACH ROW EXECUTE FUNCTION produce_more();
+SELECT partition, msg_offset FROM narad.produce('produce_checked', '{"more": 1}') \gset put_
+SELECT msg_offset, msg_offset = :put_msg_offset AS is_it, value FROM produce_checked ORDER BY msg_offset;
+CREATE TEMP TABLE put AS SELECT * FROM
+	narad.produce_batch('produce_checked', '{"{\"more\": 2, \"drop\": 1}", "{\"n\": 2, \"more\": 1}", "{\"n\": 3}"}') WITH ORDINALITY;
+SELECT ordinality, msg_offset IS NULL AS dropped, value FROM put LEFT JOIN produce_checked USING (partition, msg_offset) ORDER BY ordinality;
+-- An error on the way leaves nothing behind that a later INSERT could meet.
+CREATE FUNCTION produce_fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+CREATE TRIGGER fail AFTER INSERT ON produce_checked FOR EACH ROW WHEN (NEW.value ? 'fail') EXECUTE FUNCTION produce_fail();
+SELECT pg_temp.attempt($$SELECT narad.produce('produce_checked', '{"fail": 1}')$$);
+INSERT INTO produce_checked (value) VALUES ('{"fine": 1}');
+SELECT value FROM produce_checked WHERE value ? 'fine';
+DROP TRIGGER before_row ON produce_checked;
+DROP TRIGGER after_row ON produce_checked;
+-- Rules decide what is returned.
+CREATE RULE produce_also AS ON INSERT TO produce_checked WHERE NEW.value ? 'rule'
+	DO ALSO INSERT INTO produce_audit (value) VALUES ('"by rule"');
+SELECT partition, msg_offset FROM narad.produce('produce_checked', '{"rule": 1}') \gset put_
+SELECT value FROM produce_checked WHERE msg_offset = :put_msg_offset;
+SELECT value FROM produce_audit WHERE value = '"by rule"';
+DROP RULE produce_also ON produce_checked;
+DROP TABLE produce_audit;
+DROP TRIGGER fail ON produce_checked;
+ALTER TABLE produce_checked DISABLE TRIGGER stamp;
 
 -- Bad arguments: nothing is appended.
 SELECT pg_temp.attempt('SELECT ' || a) FROM unnest(ARRAY[

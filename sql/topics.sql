@@ -141,3 +141,61 @@ INSERT INTO topics_small (partition, value) SELECT p, '0' FROM generate_series(0
 SELECT pg_relation_size('topics_small') < 66 * 65536 + 2 * 8192 + 65536 AS is_small,
        sum(segments) AS segments FROM narad.partitions WHERE topic = 'topics_small'::regclass;
 DROP TABLE topics_small;
+
+-- What a topic was made with may be given again, and not changed.
+SELECT narad.create_topic('topics_made', 2, segment_size => '512kB', value_type => 'text');
+SELECT narad.alter_topic('topics_made', 2, segment_size => '0.5MB', value_type => 'text');
+SELECT pg_temp.attempt(format('SELECT narad.alter_topic(''topics_made'', %s)', a)) FROM unnest(ARRAY[
+	'segment_size => ''16MB''', 'segment_size => ''1kB''', 'segment_size => ''much''', 'value_type => ''jsonb''', 'value_type => ''int4''',
+	'partitions => 1', 'partitions => 3']) a;
+DROP TABLE topics_made;
+
+-- A topic made an ordinary table keeps its messages, and nothing else.
+SELECT narad.create_topic('topics_leaves', max_in_flight => 7);
+SELECT count(*) FROM narad.produce_array('topics_leaves', '[0, 1, 2]');
+SELECT receipt FROM narad.consume('topics_leaves') \gset
+SELECT narad.drop_group('topics_leaves', 'default');
+ALTER TABLE topics_leaves SET ACCESS METHOD heap;
+SELECT count(*) FROM narad.topic_settings WHERE topic = 'topics_leaves'::regclass;
+SELECT partition, msg_offset, value FROM topics_leaves ORDER BY msg_offset;
+SELECT split_part(pg_temp.attempt(format('SELECT narad.ack(%L)', :'receipt')), ' | ', 1);
+SELECT pg_temp.attempt($$SELECT narad.consume('topics_leaves')$$);
+-- Rolled back, it is all as before.
+SELECT narad.create_topic('topics_stays', max_in_flight => 7);
+BEGIN;
+ALTER TABLE topics_stays SET ACCESS METHOD heap;
+ROLLBACK;
+SELECT max_in_flight FROM narad.topics WHERE topic = 'topics_stays'::regclass;
+DROP TABLE topics_leaves, topics_stays;
+SELECT count(*) FROM narad.topic_settings s WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = s.topic);
+
+-- A row left over from another table of the same OID does not count.
+SELECT narad.create_topic('topics_stale');
+INSERT INTO narad.topic_settings (topic, max_in_flight, visibility_timeout)
+	SELECT g::oid::regclass, 3, '1 min' FROM generate_series('topics_stale'::regclass::oid::int8 + 1, 'topics_stale'::regclass::oid::int8 + 1000) g;
+SELECT narad.create_topic('topics_stale_1');
+SELECT narad.create_topic('topics_stale_2', max_acked_ahead => 5);
+SELECT topic, max_in_flight, max_acked_ahead, visibility_timeout FROM narad.topics WHERE topic::text ~ '^topics_stale_' ORDER BY topic::text;
+DELETE FROM narad.topic_settings s WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = s.topic AND c.relname <> 'topics_stale');
+DROP TABLE topics_stale, topics_stale_1, topics_stale_2;
+
+-- As with the commands, a topic in use by this session stays.
+SELECT narad.create_topic('topics_used');
+SELECT count(*) FROM narad.produce_array('topics_used', '[0, 1]');
+BEGIN;
+DECLARE c CURSOR FOR SELECT value FROM topics_used;
+FETCH c;
+SELECT pg_temp.attempt($$SELECT narad.drop_topic('topics_used')$$);
+SELECT pg_temp.attempt($$SELECT narad.purge_topic('topics_used')$$);
+COMMIT;
+-- Triggers see purge_topic, and DROP is one for event triggers.
+CREATE FUNCTION topics_truncated() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE WARNING '% %', TG_OP, TG_TABLE_NAME; RETURN NULL; END $$;
+CREATE TRIGGER truncated AFTER TRUNCATE ON topics_used EXECUTE FUNCTION topics_truncated();
+SELECT narad.purge_topic('topics_used');
+SELECT count(*) FROM topics_used;
+CREATE FUNCTION topics_dropped() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE WARNING '% %', TG_TAG, (SELECT object_identity FROM pg_event_trigger_dropped_objects() WHERE original); END $$;
+CREATE EVENT TRIGGER topics_dropped ON sql_drop EXECUTE FUNCTION topics_dropped();
+SELECT narad.drop_topic('topics_used');
+DROP EVENT TRIGGER topics_dropped;
+DROP FUNCTION topics_dropped, topics_truncated;

@@ -22,6 +22,7 @@
 #include "postgres.h"
 
 #include "access/relation.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
@@ -203,17 +204,24 @@ NaradArgRefuse(FunctionCallInfo fcinfo, int argno, const char *name)
 }
 
 /*
- * Waiting: only a wait of nothing is possible yet.
+ * Waiting: only a wait of nothing is possible yet.  A transaction whose
+ * snapshot stays would wait for what it can never see.
  */
 void
 NaradArgRefuseWait(FunctionCallInfo fcinfo, int argno)
 {
-	if (NaradArgInterval(fcinfo, argno, "wait", 0, NARAD_MAX_TIMEOUT) > 0)
-		NaradArgRefuseValue("wait");
+	if (NaradArgInterval(fcinfo, argno, "wait", 0, NARAD_MAX_TIMEOUT) == 0)
+		return;
+	if (IsolationUsesXactSnapshot())
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("cannot wait in a transaction of isolation level REPEATABLE READ or SERIALIZABLE"),
+				 errdetail("Its snapshot does not see what is committed meanwhile.")));
+	NaradArgRefuseValue("wait");
 }
 
 /*
- * Takes an array apart.  Errors with 2202E unless it has one dimension (or is
+ * Takes an array apart.  Errors with 22023 unless it has one dimension (or is
  * empty).
  */
 void
@@ -225,7 +233,7 @@ NaradArgArrayGet(ArrayType *array, const char *name, NaradArgArray *result)
 
 	if (ARR_NDIM(array) > 1)
 		ereport(ERROR,
-				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"%s\" must be a one-dimensional array",
 						name)));
 	get_typlenbyvalalign(ARR_ELEMTYPE(array), &typlen, &typbyval, &typalign);

@@ -203,7 +203,7 @@ narad_offsets(PG_FUNCTION_ARGS)
 		bool		isnull[5] = {false};
 
 		CHECK_FOR_INTERRUPTS();
-		NaradPartitionBounds(rel, NaradTopicInfo(rel), i, &earliest, &end,
+		NaradPartitionBounds(rel, NaradRelInfoLook(rel), i, &earliest, &end,
 							 &stable);
 		values[0] = Int32GetDatum(i);
 		values[1] = Int64GetDatum((int64) earliest);

@@ -17,8 +17,10 @@
  * may read and lock other tables, to fetch long values from there), then
  * given partitions and appended partition by partition.
  *
- * INSERT ... RETURNING needs SELECT on the columns returned, so on a topic
- * with triggers and the like a producer needs that privilege, too.
+ * RETURNING would need SELECT on its columns, which a producer need not have.
+ * So the access method tells where the row went, and SPI whether it went
+ * anywhere: a trigger may suppress it.  Only where rules rewrite the command
+ * is RETURNING used, since nobody but them knows what a row has become.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -43,6 +45,7 @@
 #include "utils/rel.h"
 
 #include "log/log_append.h"
+#include "log/log_tableam.h"
 #include "queue/queue_topic.h"
 #include "sql/sql_args.h"
 
@@ -215,10 +218,10 @@ column_name(Relation rel, int attnum)
 }
 
 /*
- * INSERT of partition, key, value, headers, giving the position.
+ * INSERT of partition, key, value, headers, returning the position or not.
  */
 static SPIPlanPtr
-prepare_insert(Relation rel)
+prepare_insert(Relation rel, bool returning)
 {
 	Oid			types[1 + ROW_COLUMNS];
 	char	   *command;
@@ -229,15 +232,17 @@ prepare_insert(Relation rel)
 	types[1 + ROW_VALUE] = TupleDescAttr(RelationGetDescr(rel),
 										 NARAD_ATTR_VALUE - 1)->atttypid;
 	types[1 + ROW_HEADERS] = JSONBOID;
-	command = psprintf("INSERT INTO %s (%s, %s, %s, %s) VALUES ($1, $2, $3, $4) RETURNING %s, %s",
+	command = psprintf("INSERT INTO %s (%s, %s, %s, %s) VALUES ($1, $2, $3, $4)%s",
 					   quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
 												  RelationGetRelationName(rel)),
 					   column_name(rel, NARAD_ATTR_PARTITION),
 					   column_name(rel, NARAD_ATTR_KEY),
 					   column_name(rel, NARAD_ATTR_VALUE),
 					   column_name(rel, NARAD_ATTR_HEADERS),
-					   column_name(rel, NARAD_ATTR_PARTITION),
-					   column_name(rel, NARAD_ATTR_OFFSET));
+					   returning ?
+					   psprintf(" RETURNING %s, %s",
+								column_name(rel, NARAD_ATTR_PARTITION),
+								column_name(rel, NARAD_ATTR_OFFSET)) : "");
 	plan = SPI_prepare(command, 1 + ROW_COLUMNS, types);
 	if (plan == NULL)
 		elog(ERROR, "could not prepare \"%s\": %s", command,
@@ -246,15 +251,36 @@ prepare_insert(Relation rel)
 }
 
 /*
+ * The position in the row that was returned, if any.
+ */
+static void
+take_returned(ProduceRow *row)
+{
+	bool		no_partition = true;
+	bool		no_offset = true;
+
+	if (SPI_processed > 0 && SPI_tuptable != NULL)
+	{
+		HeapTuple	tuple = SPI_tuptable->vals[0];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+
+		row->partition = DatumGetInt32(SPI_getbinval(tuple, desc, 1,
+													 &no_partition));
+		row->offset = DatumGetInt64(SPI_getbinval(tuple, desc, 2,
+												  &no_offset));
+	}
+	row->is_placed = !no_partition && !no_offset;
+}
+
+/*
  * One row; a trigger or rule may have it that nothing is inserted.
  */
 static void
-insert_row(SPIPlanPtr plan, ProduceRow *row, int partition)
+insert_row(SPIPlanPtr plan, ProduceRow *row, int partition,
+		   const NaradInsertWatch *watch)
 {
 	Datum		values[1 + ROW_COLUMNS];
 	char		nulls[1 + ROW_COLUMNS];
-	bool		no_partition = true;
-	bool		no_offset = true;
 	int			code;
 	int			i;
 
@@ -268,33 +294,42 @@ insert_row(SPIPlanPtr plan, ProduceRow *row, int partition)
 	code = SPI_execute_plan(plan, values, nulls, false, 0);
 	if (code < 0)
 		elog(ERROR, "could not insert: %s", SPI_result_code_string(code));
-	if (code == SPI_OK_INSERT_RETURNING && SPI_processed > 0)
+	if (code == SPI_OK_INSERT_RETURNING)
+		take_returned(row);
+	else if (code == SPI_OK_INSERT && SPI_processed > 0 && watch->seen)
 	{
-		HeapTuple	tuple = SPI_tuptable->vals[0];
-		TupleDesc	desc = SPI_tuptable->tupdesc;
-
-		row->partition = DatumGetInt32(SPI_getbinval(tuple, desc, 1,
-													 &no_partition));
-		row->offset = DatumGetInt64(SPI_getbinval(tuple, desc, 2,
-												  &no_offset));
+		row->partition = watch->partition;
+		row->offset = (int64) watch->offset;
+		row->is_placed = true;
 	}
-	row->is_placed = !no_partition && !no_offset;
 	SPI_freetuptable(SPI_tuptable);
 }
 
 static void
 produce_by_insert(Relation rel, ProduceRow *rows, int nrows, int partition)
 {
+	NaradInsertWatch watch = {RelationGetRelid(rel)};
+	NaradInsertWatch *before;
 	SPIPlanPtr	plan;
 	int			i;
 
 	SPI_connect();
-	plan = prepare_insert(rel);
-	for (i = 0; i < nrows; i++)
+	plan = prepare_insert(rel, rel->rd_rules != NULL);
+	before = NaradInsertWatchSet(&watch);
+	PG_TRY();
 	{
-		CHECK_FOR_INTERRUPTS();
-		insert_row(plan, &rows[i], partition);
+		for (i = 0; i < nrows; i++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			watch.seen = false;
+			insert_row(plan, &rows[i], partition, &watch);
+		}
 	}
+	PG_FINALLY();
+	{
+		NaradInsertWatchSet(before);
+	}
+	PG_END_TRY();
 	SPI_finish();
 }
 
@@ -495,7 +530,7 @@ take_column(FunctionCallInfo fcinfo, int argno, const char *name, int column,
 	NaradArgArrayGet(PG_GETARG_ARRAYTYPE_P(argno), name, &array);
 	if (array.nelems != nrows)
 		ereport(ERROR,
-				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("array \"%s\" has %d elements, but \"payloads\" has %d",
 						name, array.nelems, nrows)));
 	for (i = 0; i < nrows; i++)

@@ -10,16 +10,20 @@
  * Invariants:	a column is null where the default holds, so that a default
  *				may change with a later version.
  * Locks:		create_topic has the AccessExclusiveLock of CREATE TABLE;
+ *				drop_topic and purge_topic take it after the check of
+ *				privileges, by OID, and keep it;
  *				alter_topic takes ShareUpdateExclusiveLock, so that one
  *				session at a time changes a topic's row.
  * Runs in:		any backend.
  * WAL:			by CREATE TABLE and the heap; the topic's metapage by storage.
  * On error:	everything is transactional and goes with the transaction.
  *
- * The table is made, dropped and truncated by the SQL commands that do this,
- * as the calling user: so privileges, event triggers, dependencies and log
- * are theirs.  Every name in such a command is qualified, so search_path
- * plays no part.
+ * The table is made and dropped by the SQL commands that do this, as the
+ * calling user: so privileges, event triggers, dependencies and log are
+ * theirs.  Every name in such a command is qualified, so search_path plays no
+ * part.  But the schema of a locked table may still be renamed, and another
+ * table get its name; so after DROP TABLE it must be the table given that is
+ * gone, or the transaction fails.  TRUNCATE goes by OID altogether.
  *
  * The settings' table cannot be written by its users.  Its rows are changed
  * by CatalogTupleInsert() and CatalogTupleUpdate(), which do what the
@@ -38,17 +42,24 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/catalog.h"
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
+#include "catalog/objectaccess.h"
 #include "catalog/pg_type.h"
+#include "commands/tablecmds.h"
 #include "executor/spi.h"
 #include "fmgr.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
 #include "storage/lmgr.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 #include "utils/varlena.h"
 
 #include "queue/queue_topic.h"
@@ -57,11 +68,10 @@
 
 /* Arguments of both functions that are no columns of the table. */
 #define ARG_PARTITIONS			1
-#define ARG_CREATE_SEGMENT_SIZE 14
-#define ARG_CREATE_SEGMENT_AGE	15
-#define ARG_CREATE_VALUE_TYPE	16
-#define ARG_ALTER_SEGMENT_AGE	14
-#define ARG_ALTER_RESET			15
+#define ARG_SEGMENT_SIZE		14
+#define ARG_SEGMENT_AGE			15
+#define ARG_VALUE_TYPE			16
+#define ARG_ALTER_RESET			17
 
 /*
  * What create_topic or alter_topic was given, by column.  A null value that
@@ -96,6 +106,32 @@ PG_FUNCTION_INFO_V1(narad_purge_topic);
 /* ---------------------------------------------------------------------- */
 /* Rows of narad.topic_settings                                           */
 /* ---------------------------------------------------------------------- */
+
+static bool
+any_value(const SettingsChange *change)
+{
+	int			i;
+
+	for (i = 0; i < NARAD_SETTING_LAST; i++)
+	{
+		if (change->is_given[i] && !change->isnull[i])
+			return true;
+	}
+	return false;
+}
+
+static bool
+any_given(const SettingsChange *change)
+{
+	int			i;
+
+	for (i = 0; i < NARAD_SETTING_LAST; i++)
+	{
+		if (change->is_given[i])
+			return true;
+	}
+	return false;
+}
 
 static Relation
 open_settings(LOCKMODE lockmode)
@@ -138,14 +174,20 @@ copy_settings_row(Relation settings, Oid relid)
 
 /*
  * Brings a change into the topic's row, which is made if need be.  The caller
- * holds a lock on the topic that keeps others from doing the same.
+ * holds a lock on the topic that keeps others from doing the same.  For a new
+ * topic a row of an earlier table of the same OID does not count.
  */
 static void
-write_settings(Oid relid, SettingsChange *change)
+write_settings(Oid relid, SettingsChange *change, bool is_new)
 {
 	Relation	settings = open_settings(RowExclusiveLock);
 	HeapTuple	old = copy_settings_row(settings, relid);
 
+	if (old != NULL && is_new)
+	{
+		CatalogTupleDelete(settings, &old->t_self);
+		old = NULL;
+	}
 	if (old != NULL)
 	{
 		HeapTuple	tuple = heap_modify_tuple(old, RelationGetDescr(settings),
@@ -154,7 +196,7 @@ write_settings(Oid relid, SettingsChange *change)
 
 		CatalogTupleUpdate(settings, &old->t_self, tuple);
 	}
-	else
+	else if (!is_new || any_value(change))
 	{
 		change->values[NARAD_SETTING_TOPIC - 1] = ObjectIdGetDatum(relid);
 		change->isnull[NARAD_SETTING_TOPIC - 1] = false;
@@ -357,8 +399,7 @@ refuse_retry_backoff(FunctionCallInfo fcinfo)
  * their columns, and notes those that are kept.
  */
 static void
-take_settings(FunctionCallInfo fcinfo, int arg_segment_age,
-			  SettingsChange *change)
+take_settings(FunctionCallInfo fcinfo, SettingsChange *change)
 {
 	memset(change, 0, sizeof(SettingsChange));
 	memset(change->isnull, true, sizeof(change->isnull));
@@ -381,7 +422,7 @@ take_settings(FunctionCallInfo fcinfo, int arg_segment_age,
 	refuse_word(fcinfo, NARAD_SETTING_CLEANUP, "retain", "settled");
 	refuse_interval(fcinfo, NARAD_SETTING_DEDUP_WINDOW, "dedup_window", 1000,
 					DEFAULT_DEDUP_WINDOW);
-	refuse_interval(fcinfo, arg_segment_age, "segment_age", 1000,
+	refuse_interval(fcinfo, ARG_SEGMENT_AGE, "segment_age", 1000,
 					DEFAULT_SEGMENT_AGE);
 }
 
@@ -424,32 +465,6 @@ take_reset(FunctionCallInfo fcinfo, SettingsChange *change)
 	}
 }
 
-static bool
-any_value(const SettingsChange *change)
-{
-	int			i;
-
-	for (i = 0; i < NARAD_SETTING_LAST; i++)
-	{
-		if (change->is_given[i] && !change->isnull[i])
-			return true;
-	}
-	return false;
-}
-
-static bool
-any_given(const SettingsChange *change)
-{
-	int			i;
-
-	for (i = 0; i < NARAD_SETTING_LAST; i++)
-	{
-		if (change->is_given[i])
-			return true;
-	}
-	return false;
-}
-
 /*
  * The number of partitions asked for.
  */
@@ -475,10 +490,10 @@ take_segment_size(FunctionCallInfo fcinfo, int npartitions)
 {
 	int64		bytes;
 
-	if (PG_ARGISNULL(ARG_CREATE_SEGMENT_SIZE))
+	if (PG_ARGISNULL(ARG_SEGMENT_SIZE))
 		return NARAD_DEFAULT_SEGMENT_PAGES;
 	bytes = DatumGetInt64(DirectFunctionCall1(pg_size_bytes,
-											  PG_GETARG_DATUM(ARG_CREATE_SEGMENT_SIZE)));
+											  PG_GETARG_DATUM(ARG_SEGMENT_SIZE)));
 	if (bytes < (int64) NARAD_MIN_SEGMENT_PAGES * BLCKSZ ||
 		bytes > (int64) NARAD_MAX_SEGMENT_PAGES * BLCKSZ ||
 		bytes % BLCKSZ != 0)
@@ -500,9 +515,9 @@ take_value_type(FunctionCallInfo fcinfo)
 {
 	Oid			type;
 
-	if (PG_ARGISNULL(ARG_CREATE_VALUE_TYPE))
+	if (PG_ARGISNULL(ARG_VALUE_TYPE))
 		return JSONBOID;
-	type = PG_GETARG_OID(ARG_CREATE_VALUE_TYPE);
+	type = PG_GETARG_OID(ARG_VALUE_TYPE);
 	if (type != JSONBOID && type != BYTEAOID && type != TEXTOID)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -558,22 +573,28 @@ create_table(text *topic, Oid value_type)
 }
 
 /*
- * The qualified, quoted name of a topic given as an argument.  The lock is
- * given back: the command that gets the name takes its own, after its check
- * of privileges.
+ * Opens a topic for a change that nobody else may see half done, if the
+ * current user may make it; who may not takes no such lock.  Mode 0 stands
+ * for ownership.  As for the commands, no query in progress may use it.
  */
-static char *
-topic_name(FunctionCallInfo fcinfo, bool owned)
+static Relation
+open_exclusively(FunctionCallInfo fcinfo, AclMode mode, const char *command)
 {
 	Relation	rel = NaradArgTopic(fcinfo, 0, AccessShareLock);
-	char	   *name;
 
-	if (owned)
+	if (mode == 0)
 		NaradTopicCheckOwner(rel);
-	name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
-									  RelationGetRelationName(rel));
+	else if (pg_class_aclcheck(RelationGetRelid(rel), GetUserId(),
+							   mode) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLE,
+					   RelationGetRelationName(rel));
 	table_close(rel, AccessShareLock);
-	return name;
+
+	rel = NaradArgTopic(fcinfo, 0, AccessExclusiveLock);
+	if (mode == 0)
+		NaradTopicCheckOwner(rel);
+	CheckTableNotInUse(rel, command);
+	return rel;
 }
 
 Datum
@@ -591,33 +612,38 @@ narad_create_topic(PG_FUNCTION_ARGS)
 	npartitions = take_partitions(fcinfo);
 	segment_pages = take_segment_size(fcinfo, npartitions);
 	value_type = take_value_type(fcinfo);
-	take_settings(fcinfo, ARG_CREATE_SEGMENT_AGE, &change);
+	take_settings(fcinfo, &change);
 
 	relid = create_table(PG_GETARG_TEXT_PP(0), value_type);
 	rel = table_open(relid, RowExclusiveLock);
 	NaradRelInfoCreate(rel, npartitions, segment_pages);
 	table_close(rel, NoLock);
-	if (any_value(&change))
-		write_settings(relid, &change);
+	write_settings(relid, &change, true);
 	PG_RETURN_OID(relid);
 }
 
-Datum
-narad_alter_topic(PG_FUNCTION_ARGS)
+static void
+refuse_change(Relation rel, const char *name)
 {
-	SettingsChange change;
-	Relation	rel;
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("setting \"%s\" of topic \"%s\" cannot be changed",
+					name, RelationGetRelationName(rel)),
+			 errhint("Create a new topic.")));
+}
 
-	NaradArgCheckWritable("alter_topic()");
-	rel = NaradArgTopic(fcinfo, 0, AccessShareLock);
-	NaradTopicCheckOwner(rel);
-	LockRelation(rel, ShareUpdateExclusiveLock);
-	take_settings(fcinfo, ARG_ALTER_SEGMENT_AGE, &change);
-	take_reset(fcinfo, &change);
+/*
+ * What a topic is made with: it may be given again, and not changed; but for
+ * the number of partitions, which may grow some day.
+ */
+static void
+refuse_changes(FunctionCallInfo fcinfo, Relation rel)
+{
+	int			present = NaradTopicPartitions(rel);
+
 	if (!PG_ARGISNULL(ARG_PARTITIONS))
 	{
 		int			npartitions = take_partitions(fcinfo);
-		int			present = NaradTopicPartitions(rel);
 
 		if (npartitions < present)
 			ereport(ERROR,
@@ -631,8 +657,34 @@ narad_alter_topic(PG_FUNCTION_ARGS)
 					 errmsg("adding partitions to a topic is not supported yet"),
 					 errhint("Create a new topic with more partitions.")));
 	}
+	if (!PG_ARGISNULL(ARG_SEGMENT_SIZE))
+	{
+		NaradRelInfo *info = NaradRelInfoGet(rel);
+
+		if (take_segment_size(fcinfo, present) !=
+			(info != NULL ? info->segment_pages : NARAD_DEFAULT_SEGMENT_PAGES))
+			refuse_change(rel, "segment_size");
+	}
+	if (!PG_ARGISNULL(ARG_VALUE_TYPE) &&
+		take_value_type(fcinfo) != NaradTopicSettingsGet(rel)->value_type)
+		refuse_change(rel, "value_type");
+}
+
+Datum
+narad_alter_topic(PG_FUNCTION_ARGS)
+{
+	SettingsChange change;
+	Relation	rel;
+
+	NaradArgCheckWritable("alter_topic()");
+	rel = NaradArgTopic(fcinfo, 0, AccessShareLock);
+	NaradTopicCheckOwner(rel);
+	LockRelation(rel, ShareUpdateExclusiveLock);
+	take_settings(fcinfo, &change);
+	take_reset(fcinfo, &change);
+	refuse_changes(fcinfo, rel);
 	if (any_given(&change))
-		write_settings(RelationGetRelid(rel), &change);
+		write_settings(RelationGetRelid(rel), &change, false);
 	table_close(rel, NoLock);
 	PG_RETURN_VOID();
 }
@@ -640,18 +692,39 @@ narad_alter_topic(PG_FUNCTION_ARGS)
 Datum
 narad_drop_topic(PG_FUNCTION_ARGS)
 {
+	Relation	rel;
+	Oid			relid;
+	char	   *name;
+
 	NaradArgCheckWritable("drop_topic()");
-	run_command(psprintf("DROP TABLE %s", topic_name(fcinfo, true)));
+	rel = open_exclusively(fcinfo, 0, "DROP TABLE");
+	relid = RelationGetRelid(rel);
+	name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+									  RelationGetRelationName(rel));
+	table_close(rel, NoLock);
+	run_command(psprintf("DROP TABLE %s", name));
+	CommandCounterIncrement();
+	if (SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relid)))
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("topic \"%s\" was renamed concurrently", name)));
 	PG_RETURN_VOID();
 }
 
-/*
- * TRUNCATE checks the privilege itself.
- */
 Datum
 narad_purge_topic(PG_FUNCTION_ARGS)
 {
+	Relation	rel;
+	Oid			relid;
+	List	   *logged = NIL;
+
 	NaradArgCheckWritable("purge_topic()");
-	run_command(psprintf("TRUNCATE TABLE %s", topic_name(fcinfo, false)));
+	rel = open_exclusively(fcinfo, ACL_TRUNCATE, "TRUNCATE");
+	relid = RelationGetRelid(rel);
+	InvokeObjectTruncateHook(relid);
+	if (RelationIsLogicallyLogged(rel))
+		logged = list_make1_oid(relid);
+	NaradCompatTruncate(list_make1(rel), list_make1_oid(relid), logged);
+	table_close(rel, NoLock);
 	PG_RETURN_VOID();
 }

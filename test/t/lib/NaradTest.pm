@@ -191,7 +191,7 @@ package NaradTest::Session;
 use IO::Handle;
 use IO::Select;
 use IPC::Open3 ();
-use POSIX ();
+use Symbol ();
 use Time::HiRes qw(time);
 
 my $nmarker = 0;
@@ -200,24 +200,25 @@ my $nmarker = 0;
 # forked child may use them.
 sub new
 {
-	my ($class, $node, $db, $errors) = @_;
+	my ($class, $node, $db) = @_;
 	my ($in, $out);
+	my $err = Symbol::gensym();
 	local $SIG{PIPE} = 'IGNORE';
 
-	open(my $err, '>>', $errors || '/dev/null') or die "cannot open: $!";
-	local %ENV = %ENV;
-	my $pid = IPC::Open3::open3($in, $out, '>&' . fileno($err), 'psql', '-XAtq',
+	my $pid = IPC::Open3::open3($in, $out, $err, 'psql', '-XAtq',
 		'-F', '|', '-v', 'ON_ERROR_STOP=0', '-d',
 		$node->connstr($db || 'postgres'), '-f', '-');
 	$in->autoflush(1);
-	binmode($_) foreach ($in, $out);
+	binmode($_) foreach ($in, $out, $err);
 	return bless {
 		pid => $pid,
 		owner => $$,
 		in => $in,
 		out => $out,
-		select => IO::Select->new($out),
+		err => $err,
+		select => IO::Select->new($out, $err),
 		buffer => '',
+		errors => '',
 		error => '',
 	}, $class;
 }
@@ -273,27 +274,37 @@ sub finish
 		}
 		my $left = $deadline - time();
 		die "no answer in time" if $left <= 0;
-		next unless $self->{select}->can_read($left);
-		my $n = sysread($self->{out}, $self->{buffer}, 65536, length($self->{buffer}));
+		$self->pump($left);
+	}
+	return undef;
+}
+
+# Reads what psql has written, waiting for it some seconds at most.
+sub pump
+{
+	my ($self, $seconds) = @_;
+	my @ready = $self->{select}->can_read($seconds);
+
+	foreach my $handle (@ready)
+	{
+		my $which = $handle == $self->{out} ? 'buffer' : 'errors';
+		my $n = sysread($handle, $self->{$which}, 65536, length($self->{$which}));
 		next if !defined $n && $!{EINTR};
 		$self->{dead} = 1 unless $n;
 	}
-	return undef;
+	# psql can see its connection end and still wait for something.
+	$self->{dead} = 1
+	  if $self->{errors} =~ /server closed the connection|connection to server was lost/;
+	$self->{errors} = substr($self->{errors}, -10000) if length($self->{errors}) > 20000;
+	return scalar(@ready);
 }
 
 # True when finish() would not wait.
 sub answered
 {
 	my ($self) = @_;
-	return 1 if $self->{dead};
-	while ($self->{select}->can_read(0))
-	{
-		my $n = sysread($self->{out}, $self->{buffer}, 65536, length($self->{buffer}));
-		next if !defined $n && $!{EINTR};
-		$self->{dead} = 1 unless $n;
-		return 1 if $self->{dead};
-	}
-	return $self->{buffer} =~ /^\Q$self->{marker}\E \S+.*\n/m ? 1 : 0;
+	while (!$self->{dead} && $self->pump(0)) { }
+	return $self->{dead} || rindex($self->{buffer}, $self->{marker}) >= 0;
 }
 
 # One statement; as finish().
@@ -335,9 +346,10 @@ sub quit
 	my ($self) = @_;
 	return unless $self->{pid};
 	local ($?, $!);
+	kill('KILL', $self->{pid}) if $self->{dead};
 	close($self->{in});
 	waitpid($self->{pid}, 0);
-	close($self->{out});
+	close($_) foreach ($self->{out}, $self->{err});
 	$self->{pid} = 0;
 	return;
 }

@@ -1,0 +1,127 @@
+/*-------------------------------------------------------------------------
+ *
+ * sql_admin.c
+ *	  verify: what is wrong with a topic; offset_for_time, offset_for_epoch.
+ *
+ * Owns:		nothing; changes nothing.
+ * Invariants:	I11: damage is a row, and no error.
+ * Locks:		AccessShareLock on the topic, given back at the end.
+ * Runs in:		any backend, during recovery too.
+ * On error:	nothing to undo.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "log/log_find.h"
+#include "queue/queue_topic.h"
+#include "queue/queue_verify.h"
+#include "sql/sql_args.h"
+
+#define FINDING_COLUMNS		5
+
+PG_FUNCTION_INFO_V1(narad_verify);
+PG_FUNCTION_INFO_V1(narad_offset_for_time);
+PG_FUNCTION_INFO_V1(narad_offset_for_epoch);
+
+/*
+ * A row for a finding.
+ */
+static void
+put_finding(NaradSeverity severity, int partition, NaradOffset offset,
+			BlockNumber block, const char *finding, void *arg)
+{
+	ReturnSetInfo *rsinfo = arg;
+	Datum		values[FINDING_COLUMNS];
+	bool		isnull[FINDING_COLUMNS] = {false};
+
+	values[0] = CStringGetTextDatum(severity == NARAD_SEVERITY_ERROR ?
+									"error" : "warning");
+	values[1] = Int32GetDatum(partition);
+	isnull[1] = partition < 0;
+	values[2] = Int64GetDatum((int64) offset);
+	isnull[2] = offset == NARAD_INVALID_OFFSET;
+	values[3] = Int64GetDatum((int64) block);
+	isnull[3] = block == InvalidBlockNumber;
+	values[4] = CStringGetTextDatum(finding);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+	pfree(DatumGetPointer(values[0]));
+	pfree(DatumGetPointer(values[4]));
+}
+
+Datum
+narad_verify(PG_FUNCTION_ARGS)
+{
+	Relation	rel = NaradArgTopic(fcinfo, 0, AccessShareLock);
+	NaradVerify verify = {0};
+
+	NaradTopicCheckOwner(rel);
+	InitMaterializedSRF(fcinfo, 0);
+	verify.rel = rel;
+	verify.report = put_finding;
+	verify.arg = fcinfo->resultinfo;
+	verify.state = NaradVerifyStatePage;
+	if (NaradVerifyLog(&verify))
+		NaradVerifyShards(&verify);
+	table_close(rel, AccessShareLock);
+	return (Datum) 0;
+}
+
+/*
+ * The topic of the first argument, and the partition of the second, for the
+ * functions that look for an offset.
+ */
+static Relation
+open_partition(FunctionCallInfo fcinfo, int *partition)
+{
+	Relation	rel = NaradArgTopic(fcinfo, 0, AccessShareLock);
+
+	NaradTopicCheckAcl(rel, ACL_SELECT);
+	NaradArgNotNull(fcinfo, 1, "partition");
+	*partition = NaradArgPartition(fcinfo, 1, rel, NaradTopicPartitions(rel));
+	return rel;
+}
+
+Datum
+narad_offset_for_time(PG_FUNCTION_ARGS)
+{
+	int			partition;
+	Relation	rel = open_partition(fcinfo, &partition);
+	NaradOffset offset = 0;
+	NaradRelInfo *info;
+
+	NaradArgNotNull(fcinfo, 2, "produced_at");
+	info = NaradTopicInfo(rel);
+	if (info != NULL)
+		offset = NaradOffsetForTime(rel, info, partition,
+									PG_GETARG_TIMESTAMPTZ(2));
+	table_close(rel, AccessShareLock);
+	PG_RETURN_INT64((int64) offset);
+}
+
+Datum
+narad_offset_for_epoch(PG_FUNCTION_ARGS)
+{
+	int			partition;
+	Relation	rel = open_partition(fcinfo, &partition);
+	int			epoch = NaradArgCount(fcinfo, 2, "epoch", 0);
+	NaradOffset offset = 0;
+	NaradRelInfo *info = NaradTopicInfo(rel);
+	bool		found;
+
+	found = info != NULL &&
+		NaradOffsetForEpoch(rel, info, partition, epoch, &offset);
+	table_close(rel, AccessShareLock);
+	if (!found)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64((int64) offset);
+}
