@@ -52,6 +52,7 @@ srand($seed);
 my $node = narad_node('crash', conf => [
 	'restart_after_crash = on', 'wal_level = replica',
 	'full_page_writes = on', 'shared_buffers = 16MB',
+	'max_prepared_transactions = 20',
 	"narad.frontier_flush_interval = '" . int($flush * 1000) . "ms'",
 	"narad.frontier_write_interval = '50ms'"]);
 $node->start;
@@ -60,6 +61,7 @@ create_helpers($node);
 $node->safe_psql('postgres', q{
 CREATE TABLE mirror (topic text, id text, txn text, part int, off bigint);
 CREATE TABLE effect (topic text, grp text, part int, off bigint, txn text);
+CREATE TABLE scratch (txn text);
 });
 foreach my $t (sort keys %topics)
 {
@@ -75,7 +77,7 @@ my $round;
 
 # ------------------------------------------------------------- the children
 
-my ($log, $s, $me, $ntxn, $take_failed);
+my ($log, $s, $me, $ntxn, $take_failed, @prepared);
 
 sub out
 {
@@ -153,6 +155,21 @@ sub end_txn
 	return 1;
 }
 
+# Leaves some transactions prepared, and ends some of those.
+sub prepare_txn
+{
+	my ($txn) = @_;
+	out('preparing', $txn);
+	run_sql("PREPARE TRANSACTION '$txn'") or return;
+	push @prepared, $txn;
+	while (@prepared > 4 || (@prepared && chance(0.3)))
+	{
+		my $gid = shift @prepared;
+		run_sql((chance(0.6) ? 'COMMIT' : 'ROLLBACK') . " PREPARED '$gid'");
+	}
+	return;
+}
+
 sub producer
 {
 	# Of commits that are not flushed the mirror alone says whether they stood.
@@ -174,6 +191,11 @@ sub producer
 			my $undo = chance(0.5);
 			run_sql($undo ? 'ROLLBACK TO s' : 'RELEASE s');
 			produce_some($u, $txn, "$txn.c", 1 + int(rand(3))) if chance(0.5);
+		}
+		if ($ok && chance(0.08))
+		{
+			prepare_txn($txn);
+			next;
 		}
 		end_txn($txn, !$ok || chance(0.15));
 	}
@@ -208,6 +230,7 @@ sub where_taken
 # Consume, effect and ack in one transaction, in any order.
 sub transactional_consumer
 {
+	run_sql('SET synchronous_commit = off') if chance(0.2);
 	while (1)
 	{
 		my ($t, $g, $n) = where_taken();
@@ -282,7 +305,7 @@ sub plain_consumer
 		my @give = splice(@taken, int(@taken * rand(1.3)));
 		my $names = join(' ', map { "$t/$g/$_->[1]/$_->[2]" } @taken);
 		my $array = sql_array(map { $_->[0] } @taken);
-		my $way = pick(qw(ack ack each try journalled consume));
+		my $way = pick(qw(ack ack each try journalled deferred consume));
 
 		run_sql('SELECT narad.nack(' . sql_array(map { $_->[0] } @give) . ')', 'NR410')
 		  if @give && chance(0.7);
@@ -308,6 +331,16 @@ sub plain_consumer
 			my @good = map { $by{ $_->[0] } } grep { $_->[1] eq 't' } @{ $s->{rows} };
 			out('acked', time(), @good) if @good;
 		}
+		elsif ($way eq 'deferred')
+		{
+			# What it wrote stands at once, its acks as plain ones do.
+			run_sql('BEGIN');
+			run_sql("SET LOCAL narad.ack_mode = 'deferred'");
+			run_sql("INSERT INTO scratch VALUES ('x')");
+			run_sql("SELECT narad.ack($array)", 'NR410') or run_sql('ROLLBACK'), next;
+			run_sql('COMMIT') or next;
+			out('acked', time(), $names);
+		}
 		elsif ($way eq 'journalled')
 		{
 			run_sql('BEGIN');
@@ -322,6 +355,38 @@ sub plain_consumer
 			out('acked', time(), $names) unless $take_failed;
 			run_sql('SELECT narad.nack(' . sql_array($next[0][0]) . ')') if @next;
 		}
+	}
+	return;
+}
+
+# Makes groups, uses them a little, drops most of them.
+sub grouper
+{
+	my @mine;
+
+	while (1)
+	{
+		my $g = "g_$round" . '_' . ++$ntxn;
+		my $from = pick('earliest', 'earliest', 'latest');
+		out('creating', $g);
+		run_sql("SELECT narad.create_group('t_small', '$g', '$from')");
+		out('created', $g) if $from eq 'earliest';
+		push @mine, $g;
+		foreach (0 .. int(rand(4)))
+		{
+			my $txn = new_txn();
+			my $used = pick(@mine);
+			run_sql('BEGIN');
+			my @taken = take('t_small', $used, 1 + int(rand(30)));
+			splice(@taken, int(@taken * rand(1.3)));
+			ack_with_effect($txn, 't_small', $used, @taken) if @taken;
+			end_txn($txn, chance(0.2));
+		}
+		next if @mine < 3 && chance(0.7);
+		$g = splice(@mine, int(rand(@mine)), 1);
+		out('dropping', $g);
+		run_sql("SELECT narad.drop_group('t_small', '$g')");
+		out('dropped', $g);
 	}
 	return;
 }
@@ -360,7 +425,7 @@ sub purger
 }
 
 my @kinds = (\&producer, \&producer, \&transactional_consumer,
-	\&transactional_consumer, \&plain_consumer, \&plain_consumer, \&purger);
+	\&transactional_consumer, \&plain_consumer, \&plain_consumer, \&grouper, \&purger);
 
 sub child
 {
@@ -372,7 +437,7 @@ sub child
 	open($log, '>', "$logdir/$round.$i") or _exit(1);
 	eval {
 		local $ENV{PGAPPNAME} = 'narad child';
-		$s = narad_session($node, 'postgres', "$logdir/$round.$i.err");
+		$s = narad_session($node);
 		run_sql('SELECT 1');
 		$kinds[$i]->();
 	};
@@ -446,7 +511,8 @@ sub run_round
 	my @logs = map { "$logdir/$round.$_" } 0 .. $#kinds;
 	my $begun = time();
 	poll_until('the sessions did something',
-		sub { grep({ -s $_ } @logs) == @logs && count_commits(@logs) >= $goal });
+		sub { grep({ -s $_ } @logs) == @logs
+			  && count_commits(@logs) >= (time() < $begun + 4 ? $goal : 20) });
 	# At any moment, and often late enough for old acks to be there.
 	sleep(rand(2)) if time() - $begun < 3;
 
@@ -477,16 +543,13 @@ sub wait_for_children
 		my $got;
 		while (($got = waitpid($children[$i], POSIX::WNOHANG())) == 0 && time() < $start + 60)
 		{
-			# psql may lose its connection and yet wait for an answer.
-			last if time() > $start + 5
-			  && slurp_file("$logdir/$round.$i.err") =~ /server closed the connection|connection .* lost/;
 			sleep(0.02);
 		}
 		if ($got == 0)
 		{
 			kill('KILL', $children[$i]);
 			waitpid($children[$i], 0);
-			$bad++ if time() >= $start + 60;
+			$bad++;
 		}
 		elsif ($? != 0)
 		{
@@ -514,6 +577,7 @@ sub read_logs
 	my ($moment) = @_;
 	my %l = map { $_ => {} }
 	  qw(committed committing rolled_back acked_ever acked_old journalled settled_at);
+	$l{$_} = {} foreach qw(created dropping dropped);
 	$l{taken} = [];
 	$l{errors} = [];
 
@@ -526,6 +590,7 @@ sub read_logs
 			$l{committed}{ $f[1] } = $f[0] if $what eq 'committed';
 			$l{committing}{ $f[0] } = 1 if $what eq 'committing';
 			$l{rolled_back}{ $f[0] } = 1 if $what eq 'rolled-back';
+			$l{$what}{ $f[0] } = 1 if $what =~ /^(created|dropping|dropped)$/;
 			push @{ $l{taken} }, [@f] if $what eq 'taken';
 			$l{acked_ever}{$_} = 1 foreach $what eq 'acking' ? @f : ();
 			next unless $what eq 'acked' || $what eq 'journalled';
@@ -725,6 +790,54 @@ sub check_deliveries
 	return;
 }
 
+# Transactions prepared before the crash are still open: nothing of them comes.
+# Then they are ended.
+sub check_prepared
+{
+	my ($p) = @_;
+	my @gids = map { $_->[0] } $db->rows('SELECT gid FROM pg_prepared_xacts');
+	my @wrong;
+
+	foreach my $t (@gids ? @shared : ())
+	{
+		my %ids = map { $_->[0] => 1 } $db->rows("SELECT id FROM mirror WHERE topic = '$t'");
+		my $got = drain($t, 'default', 1);
+		push @wrong, grep { !$ids{$_} } values %{ $got->{is} };
+		push @wrong, map { "fetched $_->[0]" } $db->rows(
+			"SELECT f.value->>'id' FROM narad.offsets('$t') o, nt.fetch_all('$t', o.partition) f"
+			  . " EXCEPT SELECT id FROM mirror WHERE topic = '$t'");
+	}
+	none("$p: nothing comes of " . scalar(@gids) . ' transactions that are still prepared', @wrong);
+	foreach my $gid (@gids)
+	{
+		$db->rows((rand() < 0.6 ? 'COMMIT' : 'ROLLBACK') . " PREPARED '$gid'");
+	}
+	return;
+}
+
+my %made;    # groups of t_small that were made, and not dropped
+
+# Groups made are there, groups dropped are not; of some that is not known.
+sub check_groups
+{
+	my ($p, $l) = @_;
+	my @wrong;
+	my %is = map { $_->[0] => 1 } $db->rows(
+		"SELECT DISTINCT consumer_group FROM narad.groups WHERE topic = 't_small'::regclass");
+
+	$made{$_} = 1 foreach keys %{ $l->{created} };
+	delete @made{ keys %{ $l->{dropping} } };
+	push @wrong, grep { !$is{$_} } keys %made;
+	push @wrong, grep { $is{$_} } keys %{ $l->{dropped} };
+	none("$p: groups that were made are there, those dropped are not", @wrong);
+	foreach my $g (grep { /^g_/ && (!$made{$_} || keys %made > 4) } keys %is)
+	{
+		$db->rows("SELECT narad.drop_group('t_small', '$g')");
+		delete $made{$g};
+	}
+	return;
+}
+
 # While the server ran: nothing that somebody was told is settled came again.
 sub check_running
 {
@@ -780,11 +893,13 @@ for ($round = 1; $round <= $rounds; $round++)
 	delete @settled{ grep { m{^t_purge/} } keys %settled };
 	check_transactions($p, $l);
 	check_running($p, $l);
+	check_prepared($p);
+	check_groups($p, $l);
 	foreach my $t (sort keys %topics)
 	{
 		check_content($p, $t);
 		check_offsets($p, $t, $l);
-		foreach my $g (@{ $topics{$t}[4] })
+		foreach my $g (@{ $topics{$t}[4] }, $t eq 't_small' ? sort keys %made : ())
 		{
 			check_deliveries($p, $t, $g, $l, $way, rand() < 0.6);
 		}

@@ -144,16 +144,26 @@ SELECT narad.ack(array_agg(receipt) FILTER (WHERE msg_offset % 3 <> 0))
 FROM narad.consume('c_one', 10, visibility_timeout => '2 s') HAVING bool_or(msg_offset % 3 <> 0);
 });
 
+my $nbench = 0;
+
 sub start_pgbench
 {
 	my ($transactions) = @_;
-	my $handle = { out => '' };
+	my $handle = { file => "$scripts/out." . ++$nbench };
 	$handle->{run} = IPC::Run::start(
 		[   'pgbench', '-n', '-c', '6', '-j', '2', '-t', $transactions,
 			'-f', "$scripts/produce.sql", '-f', "$scripts/consume.sql",
-			'-d', $primary->connstr('postgres') ],
-		'<', \undef, '>&', \$handle->{out});
+			$primary->connstr('postgres') ],
+		'<', '/dev/null', '>&', $handle->{file});
 	return $handle;
+}
+
+sub wait_for_effects
+{
+	my ($bench, $n) = @_;
+	$primary->poll_query_until('postgres', "SELECT count(*) > $n FROM effect")
+	  or diag(slurp_file($bench->{file}));
+	return;
 }
 
 sub run_regress
@@ -215,11 +225,16 @@ foreach my $fpw ('on', 'off')
 	my ($ret, undef, $errors) = $primary->psql('postgres', $broad, on_error_stop => 1);
 	is($ret, 0, "$name: the broad work succeeds") or diag($errors);
 	my $end = $primary->lsn('flush');
+	is($primary->safe_psql('postgres', qq{
+SELECT count(*) > 100, bool_and(length(description) > 0), bool_or(record_type ~ 'UNKNOWN'),
+	bool_and(fpi_length > 0 OR block_ref = '' OR block_ref IS NULL)
+FROM pg_get_wal_records_info('$start', '$end') WHERE resource_manager = 'narad'}),
+		't|t|f|t', "$name: every record of narad carried images, and describes itself");
 	$primary->safe_psql('postgres', 'CHECKPOINT');
 	my $bench = start_pgbench(40);
 	restart_standby($fpw eq 'on' ? 'fast' : 'immediate');
 	ok(IPC::Run::finish($bench->{run}), "$name: concurrent sessions succeed")
-	  or diag($bench->{out});
+	  or diag(slurp_file($bench->{file}));
 	run_regress($name);
 	create_helpers($primary, 'narad_regression')
 	  if one_value($primary, "SELECT count(*) FROM pg_database WHERE datname = 'narad_regression'");
@@ -228,11 +243,6 @@ foreach my $fpw ('on', 'off')
 		"$name: topics left by the suite are the same on the standby")
 	  if one_value($primary, "SELECT count(*) FROM pg_database WHERE datname = 'narad_regression'");
 
-	is($primary->safe_psql('postgres', qq{
-SELECT count(*) > 100, bool_and(length(description) > 0), bool_or(record_type ~ 'UNKNOWN'),
-	bool_and(fpi_length > 0 OR block_ref = '' OR block_ref IS NULL)
-FROM pg_get_wal_records_info('$start', '$end') WHERE resource_manager = 'narad'}),
-		't|t|f|t', "$name: every record of narad carried images, and describes itself");
 	$primary->safe_psql('postgres', $drop);
 }
 
@@ -301,9 +311,9 @@ foreach my $fpw ('on', 'off')
 	$primary->reload;
 	my $before = one_value($primary, 'SELECT count(*) FROM effect');
 	my $bench = start_pgbench(100000);
-	$primary->poll_query_until('postgres', "SELECT count(*) > $before + 200 FROM effect");
+	wait_for_effects($bench, $before + 200);
 	$primary->safe_psql('postgres', 'CHECKPOINT') if $fpw eq 'on';
-	$primary->poll_query_until('postgres', "SELECT count(*) > $before + 400 FROM effect");
+	wait_for_effects($bench, $before + 400);
 	$primary->stop('immediate');
 	IPC::Run::finish($bench->{run});
 	$primary->start;
@@ -323,6 +333,9 @@ BEGIN;
 SELECT narad.ack(array_agg(receipt)) FROM narad.consume('promoted', 30);
 INSERT INTO effect VALUES ('promoted', 0, 0);
 COMMIT;
+BEGIN;
+SELECT narad.produce('promoted', '"prepared"');
+PREPARE TRANSACTION 'of the old primary';
 });
 $primary->stop('fast');
 $standby->promote;
@@ -332,6 +345,11 @@ SELECT count(*), count(*) FILTER (WHERE msg_offset < 40 AND msg_offset % 5 <> 0)
 	count(*) FILTER (WHERE msg_offset >= 70)
 FROM narad.consume('promoted', 1000)}), '62|32|30',
 	'after promotion what was not acked comes, and nothing else');
+is(one_value($standby, "SELECT last_stable FROM narad.offsets('promoted')"), '100',
+	'a transaction prepared on the primary is still open');
+$standby->safe_psql('postgres', "COMMIT PREPARED 'of the old primary'");
+is(one_value($standby, "SELECT string_agg(value::text, ' ') FROM narad.consume('promoted', 1000)"),
+	'"prepared"', 'and its message comes when it is committed');
 is(one_value($standby, "SELECT msg_offset >= 100 FROM narad.produce('promoted', '1')"), 't',
 	'offsets go on');
 is(one_value($standby, "SELECT epoch FROM narad.offsets('promoted')"), '2',

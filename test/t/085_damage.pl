@@ -1,0 +1,395 @@
+# Copyright (c) 2026, the Narad authors
+#
+# I11: a damaged page, or record, loses what was on it and nothing else:
+#      consumers skip it, it is counted and logged, a scan is error XX001,
+#      narad.verify names it, other topics and partitions go on.  Damage of what
+#      a topic is found by is a clear error.
+# I12: no damage makes a topic look like an empty one.
+#
+# And narad.verify finds nothing where all is well, whatever goes on meanwhile;
+# offset_for_epoch, with more epochs than one.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use NaradTest;
+
+my $node = narad_node('damage', streaming => 1, conf => [
+	'autovacuum = off', 'shared_buffers = 8MB', 'wal_keep_size = 256MB']);
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION narad');
+
+my (%file, @topics);
+
+# Two partitions of 500 messages, 8 to a page, and two groups that settled some.
+sub make_topic
+{
+	my ($t) = @_;
+	$node->safe_psql('postgres', qq{
+SELECT narad.create_topic('$t', partitions => 2, segment_size => '256kB');
+INSERT INTO $t (partition, value) SELECT i % 2, to_jsonb(rpad(i::text, 950, 'x')) FROM generate_series(0, 999) i;
+SELECT narad.create_group('$t', 'other');
+WITH m AS MATERIALIZED (SELECT receipt, msg_offset FROM narad.consume('$t', 200, partition => 0))
+SELECT narad.ack(array_agg(receipt)) FROM m WHERE msg_offset < 100 OR msg_offset % 2 = 0;
+WITH m AS MATERIALIZED (SELECT receipt FROM narad.consume('$t', 1000, partition => 1, consumer_group => 'other'))
+SELECT narad.ack(array_agg(receipt)) FROM m;
+});
+	$file{$t} = $node->data_dir . '/' . one_value($node, "SELECT pg_relation_filepath('$t')");
+	push @topics, $t;
+	return;
+}
+
+# Lets code edit blocks of a stopped server's topic: given a number, that block;
+# given a kind of page, all of that kind.  How many were edited.
+sub edit
+{
+	my ($t, $which, $code) = @_;
+	my ($block, $n) = (0, 0);
+	open(my $fh, '+<:raw', $file{$t}) or die "$file{$t}: $!";
+	while (sysread($fh, my $page, 8192) == 8192)
+	{
+		my $kind = unpack('S', substr($page, 8192 - 8, 2));
+		$kind = 0x4e03 if unpack('S', substr($page, 8192 - 56 + 8, 2)) == 0x4e03;
+		if ($which < 0x4000 ? $block == $which : $kind == $which)
+		{
+			my $old = $page;
+			$code->($page);
+			sysseek($fh, $block * 8192, 0);
+			syswrite($fh, $page);
+			$n++ if $page ne $old;
+		}
+		sysseek($fh, ++$block * 8192, 0);
+	}
+	close($fh);
+	return $n;
+}
+
+sub flip_bits { substr($_[0], 100, 8) ^= "\xff" x 8; return; }
+sub zero { $_[0] = "\0" x 8192; return; }
+
+# SQLSTATE and rows of a statement in a session of its own.
+sub try
+{
+	my ($sql) = @_;
+	my $s = narad_session($node);
+	my $state = $s->try("SET client_min_messages = error; $sql") // 'connection lost';
+	my @rows = map { join('|', @$_) } @{ $s->{rows} };
+	$s->quit;
+	return ($state, @rows);
+}
+
+sub findings { my (undef, @rows) = try("SELECT * FROM narad.verify('$_[0]') ORDER BY block, partition"); return @rows; }
+
+# Everything about a topic that is only found by what is damaged: XX001.
+sub is_refused
+{
+	my ($t, $name, @sql) = @_;
+	@sql = ("SELECT count(*) FROM $t", "SELECT * FROM narad.consume('$t')",
+		"SELECT * FROM narad.produce('$t', '1', partition => 0)",
+		"SELECT * FROM narad.fetch('$t', 0, 0)", "SELECT * FROM narad.offset_for_time('$t', 0, now())")
+	  unless @sql;
+	foreach my $sql (@sql)
+	{
+		my ($state) = try($sql);
+		is($state, 'XX001', "$name: $sql is an error");
+	}
+	return;
+}
+
+# ---- pages whose checksum is wrong, or that are lost ----------------------
+
+my @data = ('bits', 'zeros', 'cut');
+my %refused = (
+	meta => [ 0, \&flip_bits, qr/^error\|\|\|0\|metapage fails its checksum/ ],
+	meta_zeros => [ 0, \&zero, qr/^error\|\|\|0\|metapage: all zeros, but block 1 is not/ ],
+	slots => [ 1, \&flip_bits, qr/^error\|\|\|1\|directory page fails its checksum/ ],
+	slots_zeros => [ 1, \&zero, qr/^error\|\|\|1\|directory page is all zeros, but block \d+ behind it is in use/ ],
+	units => [ 2, \&flip_bits, qr/^error\|\|\|2\|directory page fails its checksum/ ],
+	units_zeros => [ 2, \&zero, qr/^error\|\|\|2\|directory page is all zeros/ ]);
+my %groups = (
+	groups => [ 0x4e04, \&flip_bits, qr/^error\|\|\|\d+\|page of the group directory fails its checksum/ ],
+	groups_zeros => [ 0x4e04, \&zero, qr/^error\|\|\|\d+\|page of the group directory is all zeros/ ],
+	map => [ 0x4e05, \&flip_bits, qr/^error\|\|\|\d+\|map of state pages fails its checksum/ ],
+	map_zeros => [ 0x4e05, \&zero, qr/^error\|\|\|\d+\|map of state pages is all zeros/ ]);
+make_topic($_) foreach ('sound', @data, sort(keys(%refused), keys(%groups)), 'state', 'cut_open');
+is(join(',', map { findings($_) } @topics), '', 'nothing is wrong at first');
+
+# Blocks with the message of offset 250, and those with the last ones.
+my (%block, %lost);
+foreach my $t (@data)
+{
+	$block{$t} = one_value($node, "SELECT (ctid::text::point)[0]::int FROM $t WHERE partition = 0 AND msg_offset = 250");
+	$lost{$t} = one_value($node, "SELECT string_agg(msg_offset::text, ',' ORDER BY msg_offset) FROM $t"
+		  . ($t eq 'cut' ? " WHERE partition = 0 AND (ctid::text::point)[0] >= $block{$t} AND msg_offset < 256"
+			: " WHERE (ctid::text::point)[0] = $block{$t}"));
+}
+my $cut_at = one_value($node, 'SELECT max((ctid::text::point)[0]::int) FROM cut_open WHERE partition = 1');
+$node->stop;
+is(edit('bits', $block{bits}, sub { substr($_[0], 4000, 8) ^= "\xff" x 8 }), 1, 'a data page is damaged');
+is(edit('zeros', $block{zeros}, \&zero), 1, 'a data page is zeroed');
+truncate($file{cut}, $block{cut} * 8192) or die $!;
+truncate($file{cut_open}, $cut_at * 8192) or die $!;
+foreach my $t (sort(keys(%refused), keys(%groups)))
+{
+	my ($which, $code) = @{ $refused{$t} || $groups{$t} };
+	cmp_ok(edit($t, $which, $code), '>', 0, "$t: damaged");
+}
+is(edit('state', 0x4e06, \&flip_bits), 2, 'state pages are damaged');
+my $logged_from = -s $node->logfile;
+$node->start;
+
+is(join(',', findings('bits')), "error|0|248|$block{bits}|page fails its checksum or has a damaged header",
+	'verify names a damaged data page');
+is(join(',', findings('zeros')), "error|0|248|$block{zeros}|page is all zeros", 'and a zeroed one');
+like(join(',', findings('cut')), qr/error\|0\|248\|$block{cut}\|pages of the segment lie past the end of the file/,
+	'and where the file ends too early');
+foreach my $t ('bits', 'zeros')
+{
+	my ($state) = try("SELECT count(*) FROM $t");
+	is($state, 'XX001', "$t: a scan is an error");
+	($state) = try("SELECT * FROM $t WHERE partition = 1");
+	is((try("SELECT count(*) FROM narad.fetch('$t', 1, 0)"))[1], 500, "$t: the other partition is whole");
+	my (undef, @got) = try("SELECT msg_offset FROM narad.consume('$t', 1000, partition => 0,"
+		  . " consumer_group => 'other') ORDER BY 1");
+	my %lost = map { $_ => 1 } split(/,/, $lost{$t});
+	is(join(',', @got), join(',', grep { !$lost{$_} } 0 .. 499), "$t: consumers get all but what was on the page");
+	is(scalar(() = slurp_file($node->logfile, $logged_from) =~
+			/skipping damaged records of topic "$t", partition 0, offsets 248 to 255/g), 1, "$t: with one line in the log");
+	cmp_ok(one_value($node, "SET client_min_messages = error; SELECT corrupt_records FROM narad.partitions"
+			  . " WHERE topic = '$t'::regclass AND partition = 0"), '>=', 8, "$t: and counted");
+	is(join(',', (try("SELECT msg_offset FROM narad.produce('$t', '1', partition => 0)"))[1]), 500,
+		"$t: producers go on");
+	is((try("SELECT narad.offset_for_time('$t', 0, '-infinity')"))[1], 0, "$t: an offset is found by time");
+}
+is((try("SELECT count(*) FROM cut"))[0], 'XX001', 'cut: a scan is an error');
+is((try("SELECT count(*) FROM narad.consume('cut', 1000, partition => 0)"))[0], '00000', 'cut: consumers go on');
+is((try("SELECT count(*) FROM narad.produce('cut', '1', partition => 0)"))[1], 1, 'cut: producers, too');
+
+# Pages missing from an open segment are as after a power failure: only what was
+# settled on them tells.
+like(join(',', findings('cut_open')),
+	qr/^error\|1\|500\|\d+\|state of group "other": offsets are settled that lie past the partition's end, 496$/,
+	'verify names settled messages that are gone');
+
+foreach my $t (sort keys %refused)
+{
+	my @found = findings($t);
+	is(scalar(@found), 1, "$t: one finding") or diag(join("\n", @found));
+	like($found[0], $refused{$t}[2], "$t: verify names it");
+	is_refused($t, $t);
+	@found = findings($t);
+	like($found[0], $refused{$t}[2], "$t: and still does");
+}
+foreach my $t (sort keys %groups)
+{
+	my @found = findings($t);
+	cmp_ok(scalar(@found), '>', 0, "$t: findings");
+	is(scalar(grep { $_ !~ $groups{$t}[2] } @found), 0, "$t: verify names it") or diag(join("\n", @found));
+	is_refused($t, $t, "SELECT * FROM narad.consume('$t')", "SELECT narad.create_group('$t', 'new')");
+	is((try("SELECT count(*) FROM $t"))[1], 1000, "$t: messages are there");
+	is((try("SELECT msg_offset FROM narad.produce('$t', '1', partition => 0)"))[1], 500, "$t: producers go on");
+}
+is(scalar(grep { /^error\|[01]\|\|\d+\|state of group "(default|other)": state page is damaged, or something else$/ }
+		findings('state')), 2, 'verify names damaged state pages');
+is((try("SELECT min(msg_offset) FROM narad.consume('state', 10, partition => 0)"))[1], 0, 'the group starts again');
+is(join(',', findings('sound')), '', 'another topic is as it was');
+is((try("SELECT count(*), min(msg_offset) FROM narad.consume('sound', 1000, partition => 0)"))[1], '350|101',
+	'its consumers, too');
+unlike(slurp_file($node->logfile, $logged_from), qr/TRAP:|PANIC:|was terminated by signal/, 'the server stayed up');
+
+# ---- pages whose checksum is right, and what they say is wrong -------------
+
+# Entry number $i of a directory page begins at 24 + 80 * $i: state, class, ...
+# The first sealed segment of partition 0 that is not the first.
+sub edit_entry
+{
+	my ($code) = @_;
+	return sub {
+		foreach my $at (map { 24 + 80 * $_ } 0 .. 99)
+		{
+			my ($state, undef, undef, $partition, $sequence) = unpack('CCSLQ', substr($_[0], $at, 16));
+			next if $state != 3 || $partition != 0 || $sequence != 1;
+			$code->($at, $_[0]);
+			last;
+		}
+	};
+}
+
+sub put
+{
+	my ($offset, $template, $value) = @_;
+	return edit_entry(sub { substr($_[1], $_[0] + $offset, length(pack($template, 0))) = pack($template, $value) });
+}
+
+# A page that holds a message of partition 0, edited by its special space.
+sub edit_data
+{
+	my ($code) = @_;
+	my $done = 0;
+	return sub {
+		my ($topic, $kind, $version, $partition, $sequence, $base) = unpack('QSSLQQ', substr($_[0], 8192 - 56, 32));
+		return if $done++ || $partition != 0 || $sequence != 1;
+		$code->($_[0]);
+	};
+}
+
+my %wrong = (
+	state_9 => [ 2, put(0, 'C', 9), qr/entry \d+ of directory page: state is not known/ ],
+	class_3 => [ 2, put(1, 'C', 3), qr/belongs to the segment at block \d+, too|of class 3 does not fit there/ ],
+	no_partition => [ 2, put(4, 'L', 77), qr/entry \d+ of directory page: partition does not exist/ ],
+	sequence => [ 2, put(8, 'Q', 100), qr/segments 1 to 1 are missing|is missing|segments \d+ to \d+ are missing/ ],
+	twice => [ 2, put(8, 'Q', 2), qr/segment 2 is at block \d+, too/ ],
+	end => [ 2, put(24, 'Q', 127), qr/segment 2 begins at another offset than the one before ends, 127/ ],
+	time => [ 2, put(40, 'q', 1), qr/times are in the wrong order|ends at an earlier time|after the last one of the segment/ ],
+	prepared => [ 2, put(64, 'L', 99), qr/more pages are prepared than it has/ ],
+	used => [ 2, put(68, 'L', 99), qr/more pages are used than it has/ ],
+	epoch => [ 2, put(72, 'L', 9), qr/is of epoch 9, and the topic of 1/ ],
+	still_open => [ 2, put(0, 'C', 2), qr/segment 1 is open, but not the last/ ],
+	freed => [ 2, edit_entry(sub { substr($_[1], $_[0], 80) = "\0" x 80 }), qr/segments 1 to 1 are missing/ ],
+	base => [ 0x4e03, edit_data(sub { substr($_[0], 8192 - 56 + 24, 8) = pack('Q', 0) }),
+		qr/page begins at an offset that was there before/ ],
+	base_time => [ 0x4e03, edit_data(sub { substr($_[0], 8192 - 56 + 32, 8) = pack('q', 0) }),
+		qr/page begins at a time before the last record's/ ],
+	moved => [ 0x4e03, edit_data(sub { substr($_[0], 8192 - 56 + 16, 8) = pack('Q', 77) }),
+		qr/page is not one of the segment/ ],
+	cont => [ 0x4e03, edit_data(sub { substr($_[0], 8192 - 56 + 40, 8) = pack('Q', 1) }),
+		qr/page does not continue the record of the page before/ ],
+	body => [ 0x4e03, edit_data(sub { substr($_[0], 8192 - 56 - 300, 1) ^= "\xff" }), qr/record fails its checksum/ ],
+	header => [ 0x4e03, edit_data(sub {
+		my $at = unpack('L', substr($_[0], 24, 4)) & 0x7fff;
+		substr($_[0], $at + 20, 2) = pack('S', 9999) }), qr/record header makes no sense|record fails its checksum/ ],
+	delta => [ 0x4e03, edit_data(sub {
+		my $at = unpack('L', substr($_[0], 28, 4)) & 0x7fff;
+		substr($_[0], $at + 20 - 2, 2) = pack('S', 0) }), qr/offset is not above the one before/ ],
+	partitions => [ 0, sub { substr($_[0], 24 + 16, 4) = pack('L', 0) }, qr/metapage: the number of partitions is out of range/ ],
+	version => [ 0, sub { substr($_[0], 24 + 4, 4) = pack('L', 7) }, qr/metapage: the format version is not known/ ],
+	group_id => [ 0, sub { substr($_[0], 24 + 24, 4) = pack('L', 1) }, qr/a group has the id 2, and the next one to be given is 1/ ],
+	group_ids => [ 0x4e04, sub { substr($_[0], 24 + 8 + 88, 4) = pack('L', 1) }, qr/two groups have the id 1/ ],
+	group_state => [ 0x4e04, sub { substr($_[0], 24 + 8 + 4, 1) = pack('C', 7) }, qr/entry of group 1 makes no sense/ ],
+	map_to_data => [ 0x4e05, sub { substr($_[0], 24 + 8, 4) = pack('L', 10) },
+		qr/state page does not lie among the pages set aside for such/ ],
+	map_twice => [ 0x4e05, sub { substr($_[0], 24 + 8, 8) = substr($_[0], 24 + 12, 4) x 2 if unpack('L', substr($_[0], 24 + 12, 4));
+		substr($_[0], 24 + 12, 4) = substr($_[0], 24 + 8, 4) }, qr/state page is in use for something else, too/ ],
+	frontier => [ 0x4e06, sub { substr($_[0], 24 + 16, 8) = pack('Q', 9999) }, qr/offsets are settled that lie past the partition's end, 500/ ],
+	image => [ 0x4e06, sub { substr($_[0], 24 + 104 + 20, 1) ^= "\xff" if unpack('L', substr($_[0], 24 + 44, 4)) > 30 },
+		qr/what is settled above the frontier is not complete, or fails its checksum/ ],
+	other_group => [ 0x4e06, sub { substr($_[0], 24 + 4, 4) = pack('L', 50) }, qr/state page belongs to a newer group/ ]);
+
+make_topic("w_$_") foreach sort keys %wrong;
+$node->stop;
+command_ok([ 'pg_checksums', '--disable', '-D', $node->data_dir ], 'checksums are switched off');
+foreach my $t (sort keys %wrong)
+{
+	cmp_ok(edit("w_$t", $wrong{$t}[0], $wrong{$t}[1]), '>', 0, "$t: changed");
+}
+$logged_from = -s $node->logfile;
+$node->start;
+foreach my $t (sort keys %wrong)
+{
+	my @found = findings("w_$t");
+	cmp_ok(scalar(grep { $_ =~ $wrong{$t}[2] } @found), '>', 0, "$t: verify names it") or diag(join("\n", @found));
+
+	# Whatever comes of it, it is an answer.
+	my @states = map { (try($_))[0] } ("SELECT count(*) FROM w_$t", "SELECT count(*) FROM narad.consume('w_$t', 1000)",
+		"SELECT count(*) FROM narad.produce('w_$t', '1')", "SELECT narad.offset_for_time('w_$t', 0, now())");
+	is(scalar(grep { !/^(00000|XX001|0A000)$/ } @states), 0, "$t: no use of it is worse than an error")
+	  or diag("@states");
+}
+is((try("SELECT count(*) FROM narad.consume('w_body', 1000, partition => 0, consumer_group => 'other')"))[1], 499,
+	'body: a damaged record loses itself');
+is((try('SELECT count(*) FROM w_body'))[0], 'XX001', 'body: a scan is an error');
+like(slurp_file($node->logfile, $logged_from), qr/The record at \(\d+,\d+\) is incomplete, or fails its checksum/,
+	'body: the log says so');
+is(join(',', findings('sound')), '', 'another topic is as it was');
+unlike(slurp_file($node->logfile, $logged_from), qr/TRAP:|PANIC:|was terminated by signal/, 'the server stayed up');
+$node->safe_psql('postgres', 'DROP TABLE ' . join(', ', grep { $_ ne 'sound' } @topics));
+
+# ---- while others work, and on a standby -----------------------------------
+
+$node->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'base', has_streaming => 1);
+$standby->start;
+$node->safe_psql('postgres', q{
+SELECT narad.create_topic('busy', partitions => 3, segment_size => '256kB', max_acked_ahead => 100000, max_in_flight => 100000);
+CREATE PROCEDURE produce(n int) LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1 .. n LOOP
+		INSERT INTO busy (partition, value) SELECT j % 3, to_jsonb(repeat('x', j * 20)) FROM generate_series(1, 40) j;
+		IF i % 10 = 0 THEN
+			INSERT INTO busy (value) SELECT jsonb_agg(md5(j::text)) FROM generate_series(1, 1500) j;
+		END IF;
+		IF i % 3 = 0 THEN ROLLBACK; ELSE COMMIT; END IF;
+	END LOOP;
+END $$;
+CREATE TABLE effect (n bigint);
+CREATE PROCEDURE consume(n int) LANGUAGE plpgsql AS $$
+DECLARE
+	got text[];
+BEGIN
+	FOR i IN 1 .. n LOOP
+		SELECT array_agg(receipt ORDER BY random()) INTO got FROM narad.consume('busy', 60);
+		CONTINUE WHEN got IS NULL;
+		PERFORM narad.ack(got[: cardinality(got) / 2]);
+		PERFORM narad.nack(r, CASE WHEN i % 2 = 0 THEN interval '1 s' END) FROM unnest(got[cardinality(got) / 2 + 1 :]) r LIMIT 5;
+		IF i % 2 = 0 THEN INSERT INTO effect VALUES (i); END IF;
+		IF i % 7 = 0 THEN ROLLBACK; ELSE COMMIT; END IF;
+	END LOOP;
+END $$;
+CREATE PROCEDURE groups(n int) LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1 .. n LOOP
+		PERFORM narad.create_group('busy', 'g' || i % 5, 'latest');
+		PERFORM narad.ack(array_agg(receipt)) FROM narad.consume('busy', 5, consumer_group => 'g' || i % 5)
+			HAVING count(*) > 0;
+		PERFORM narad.drop_group('busy', 'g' || i % 5);
+		COMMIT;
+	END LOOP;
+END $$;
+});
+my @workers = map { narad_session($node) } (0 .. 3);
+my @work = ('CALL produce(250)', 'CALL produce(250)', 'CALL consume(200)', 'CALL groups(60)');
+$workers[$_]->send($work[$_]) foreach (0 .. 3);
+my (@found, $looks);
+do
+{
+	push @found, findings('busy');
+	$standby->psql('postgres', "SELECT * FROM narad.verify('busy')", stdout => \my $there);
+	push @found, "standby: $there" if defined $there && $there ne '';
+	$looks++;
+} until (!grep { !$_->answered } @workers);
+is($_->finish, '00000', 'the work was done') or diag($_->{error}) foreach @workers;
+$_->quit foreach @workers;
+is(join("\n", @found), '', "nothing was found in $looks looks while others worked");
+is(join("\n", findings('busy')), '', 'nor afterwards');
+$node->wait_for_catchup($standby);
+is(one_value($standby, "SELECT count(*) FROM narad.verify('busy')"), 0, 'nor on the standby');
+is(one_value($standby, "SELECT narad.offset_for_time('busy', 1, 'infinity')"),
+	one_value($node, "SELECT end_offset FROM narad.offsets('busy') WHERE partition = 1"), 'which finds offsets by time');
+is(one_value($standby, "SELECT narad.offset_for_time('busy', 0, produced_at) FROM busy WHERE partition = 0 AND msg_offset = 500"),
+	one_value($node, "SELECT narad.offset_for_time('busy', 0, produced_at) FROM busy WHERE partition = 0 AND msg_offset = 500"),
+	'the same as the primary');
+
+# After a crash, with whatever was half done.
+$node->stop('immediate');
+$standby->promote;
+$node = $standby;
+is(join("\n", findings('busy')), '', 'nothing is found after a promotion');
+
+# ---- epochs ------------------------------------------------------------------
+
+my $end = one_value($node, "SELECT end_offset FROM narad.offsets('busy') WHERE partition = 2");
+is(one_value($node, "SELECT narad.offset_for_epoch('busy', 2, 1)"), $end, 'the first epoch ends at the end');
+$node->safe_psql('postgres', q{INSERT INTO busy (partition, value) VALUES (2, '1')});
+is(one_value($node, "SELECT narad.offset_for_epoch('busy', 2, e) FROM generate_series(0, 3) e"),
+	join("\n", '', $end, ($end + 1) x 2), 'and where it ended, once there is a second');
+is(one_value($node, "SELECT narad.offset_for_epoch('busy', 1, 2) = end_offset FROM narad.offsets('busy') WHERE partition = 1"),
+	't', 'a partition without one of the epoch gives the end of the one before');
+is(join("\n", findings('busy')), '', 'nothing is found in two epochs');
+$node->stop;
+done_testing();
