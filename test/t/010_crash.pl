@@ -46,12 +46,14 @@ my %topics = (
 my @shared = qw(t_small t_many t_rolls t_large);
 my @ways = qw(backend immediate worker twice postmaster checkpointer fast);
 
-note("NARAD_SEED=$seed NARAD_CRASH_ROUNDS=$rounds");
 srand($seed);
+# Few buffers write pages out early.
+my $buffers = (qw(2MB 16MB))[ int(rand(2)) ];
+note("NARAD_SEED=$seed NARAD_CRASH_ROUNDS=$rounds shared_buffers=$buffers");
 
 my $node = narad_node('crash', conf => [
 	'restart_after_crash = on', 'wal_level = replica',
-	'full_page_writes = on', 'shared_buffers = 16MB',
+	'full_page_writes = on', "shared_buffers = $buffers",
 	'max_prepared_transactions = 20',
 	"narad.frontier_flush_interval = '" . int($flush * 1000) . "ms'",
 	"narad.frontier_write_interval = '50ms'"]);

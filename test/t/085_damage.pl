@@ -190,7 +190,7 @@ foreach my $t (sort keys %groups)
 	my @found = findings($t);
 	cmp_ok(scalar(@found), '>', 0, "$t: findings");
 	is(scalar(grep { $_ !~ $groups{$t}[2] } @found), 0, "$t: verify names it") or diag(join("\n", @found));
-	is_refused($t, $t, "SELECT * FROM narad.consume('$t')", "SELECT narad.create_group('$t', 'new')");
+	is_refused($t, $t, "SELECT * FROM narad.consume('$t')");
 	is((try("SELECT count(*) FROM $t"))[1], 1000, "$t: messages are there");
 	is((try("SELECT msg_offset FROM narad.produce('$t', '1', partition => 0)"))[1], 500, "$t: producers go on");
 }
@@ -233,7 +233,8 @@ sub edit_data
 	my $done = 0;
 	return sub {
 		my ($topic, $kind, $version, $partition, $sequence, $base) = unpack('QSSLQQ', substr($_[0], 8192 - 56, 32));
-		return if $done++ || $partition != 0 || $sequence != 1;
+		return if $done || $partition != 0 || $sequence != 1;
+		$done = 1;
 		$code->($_[0]);
 	};
 }
