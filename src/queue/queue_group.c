@@ -41,6 +41,7 @@
 
 #include "base/base_memory.h"
 #include "base/base_stop.h"
+#include "log/log_find.h"
 #include "log/log_meta.h"
 #include "log/log_read.h"
 #include "queue/queue_shard.h"
@@ -228,68 +229,6 @@ NaradGroupById(NaradQueueTopic *topic, NaradGroupId group_id)
 }
 
 /*
- * The time of the first readable record in [from, to), whose offset goes to
- * *at; false if none can be read there now.
- */
-static bool
-probe_time(NaradReader *reader, TupleDesc desc, NaradOffset from,
-		   NaradOffset to, NaradOffset *at, TimestampTz *time)
-{
-	NaradRead	read;
-	bool		isnull;
-
-	while (from < to)
-	{
-		CHECK_FOR_INTERRUPTS();
-		NaradReaderRead(reader, from, &read);
-		if (read.status == NARAD_READ_END)
-			return false;
-		if (read.status == NARAD_READ_OK)
-		{
-			*at = from;
-			*time = DatumGetTimestampTz(heap_getattr(read.tuple,
-													 NARAD_ATTR_TIME, desc,
-													 &isnull));
-			NaradReaderReset(reader);
-			return true;
-		}
-		from = read.next;
-	}
-	return false;
-}
-
-/*
- * The first offset of a partition whose record was produced at or after a
- * time; times do not fall within a partition, so it is a binary search.  In
- * doubt (records of open transactions) an earlier one.
- */
-static NaradOffset
-find_offset_by_time(Relation rel, NaradRelInfo *info, int partition,
-					TimestampTz time)
-{
-	NaradReader *reader = NaradReaderBegin(rel, info, partition, NULL);
-	NaradOffset low;
-	NaradOffset high;
-	NaradOffset stable;
-
-	NaradPartitionBounds(rel, info, partition, &low, &high, &stable);
-	while (low < high)
-	{
-		NaradOffset middle = low + (high - low) / 2;
-		NaradOffset at;
-		TimestampTz found;
-
-		if (probe_time(reader, RelationGetDescr(rel), middle, high, &at,
-					   &found) && found < time)
-			low = at + 1;
-		else
-			high = middle;
-	}
-	NaradReaderEnd(reader);
-	return low;
-}
-
-/*
  * Where a new group starts in each partition, palloc'ed.  The latest is the
  * first offset at or above which a record may still commit: open transactions
  * have theirs below the end, and the group must not miss them (I1).
@@ -309,7 +248,7 @@ find_starts(Relation rel, NaradRelInfo *info, NaradStartFrom start,
 		NaradOffset stable;
 
 		if (start == NARAD_START_TIME)
-			starts[i] = find_offset_by_time(rel, info, i, start_time);
+			starts[i] = NaradOffsetForTime(rel, info, i, start_time);
 		else
 		{
 			NaradPartitionBounds(rel, info, i, &earliest, &end, &stable);

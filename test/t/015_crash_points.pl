@@ -299,6 +299,31 @@ INSERT INTO $t (value) VALUES (nt.msg('first', 1, 1000))});
 	$_->quit foreach ($s, $other);
 }
 
+# ------------------------------------------- delivered, and not yet flushed
+
+# A commit that nobody waited for is on disk before its message is handed out:
+# else its offset could be given to another message.
+foreach my $call ("narad.consume('unflushed')", "narad.fetch('unflushed', 0, 0)")
+{
+	my $name = $call =~ s/\(.*//r;
+	fresh_topic('unflushed', 0);
+	$node->append_conf('postgresql.conf', 'wal_writer_delay = 10s');
+	$node->restart;
+	my $s = narad_session($node);
+	$s->rows('SET synchronous_commit = off');
+	$s->rows("SELECT narad.produce('unflushed', '\"delivered\"')");
+	my $offset = $s->value("SELECT msg_offset FROM $call");
+	$s->rows("SELECT narad.produce('unflushed', '\"not delivered\"')");
+	crash();
+	is($offset, '0', "$name: a message of an asynchronous commit is handed out");
+	is(one_value($node, 'SELECT value FROM unflushed WHERE msg_offset = 0'), '"delivered"',
+		"$name: then it survives a crash");
+	is(one_value($node, "SELECT value FROM narad.consume('unflushed')"), '"delivered"',
+		"$name: and is there for others");
+	$node->safe_psql('postgres', "SELECT narad.drop_topic('unflushed')");
+	$s->quit;
+}
+
 # ------------------------------------------------------------------- consuming
 
 foreach my $point ('consume-claimed', 'consume-read', 'ack-found')
