@@ -1276,7 +1276,7 @@ NaradAppend(Relation rel, NaradRelInfo *info, int partition,
 	NaradLogTopicSettleEpoch(rel, state.topic);
 	state.xid = GetCurrentTransactionId();
 	state.full_xid = full_xid_of(state.xid);
-	state.hull = NaradHullReserve(state.part);
+	state.hull = NaradHullReserve(rel, state.part);
 
 	while (done < nitems)
 	{

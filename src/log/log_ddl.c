@@ -283,7 +283,10 @@ naradam_set_new_file(Relation rel, const RelFileLocator *newlocator,
 void
 naradam_nontransactional_truncate(Relation rel)
 {
+	RelFileLocator file = NaradRelationLocator(rel);
+
 	NaradLogFilesMayGo();
+	NaradLogTopicReplaced(&file);
 	NaradMetaCarryOverInPlace(rel);
 }
 

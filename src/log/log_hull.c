@@ -60,7 +60,7 @@ cache_slot(NaradLogPartition *part)
  * a top xid.  No narad lock may be held.  Errors 53200.
  */
 NaradHull *
-NaradHullReserve(NaradLogPartition *part)
+NaradHullReserve(Relation rel, NaradLogPartition *part)
 {
 	uint32		slot = cache_slot(part);
 	NaradHull  *hull = hull_cache[slot];
@@ -73,6 +73,7 @@ NaradHullReserve(NaradLogPartition *part)
 
 	if (hull == NULL)
 	{
+		NaradLogTopicKeep(rel);
 		hull = NaradAllocOrError(sizeof(NaradHull), "open transactions");
 		hull->part = part;
 		hull->xid = GetTopTransactionId();

@@ -19,7 +19,7 @@
  * The hull of the current top transaction in a partition, made if need be
  * (needs a top xid; may error 53200; before any narad lock is taken).
  */
-extern NaradHull *NaradHullReserve(NaradLogPartition *part);
+extern NaradHull *NaradHullReserve(Relation rel, NaradLogPartition *part);
 
 /* Under the tail lock, before end_offset is advanced. */
 extern void NaradHullExtend(NaradHull *hull, NaradOffset first, NaradOffset last);

@@ -37,9 +37,12 @@
 #include "catalog/storage.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "storage/procarray.h"
 #include "storage/shmem.h"
 #include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/resowner.h"
 
 #include "base/base_memory.h"
 #include "log/log_events.h"
@@ -921,6 +924,24 @@ NaradLogTopicFileMayGo(const RelFileLocator *locator)
 }
 
 /*
+ * NaradLogTopicKeep
+ *
+ * Locks the topic once more in the name of the (sub)transaction.  A function
+ * called from a cursor locks in the cursor's name: when a later fetch fails
+ * under a savepoint, that lock is gone with the rollback to it, though the
+ * transaction remembers what earlier fetches did at its own level.
+ */
+void
+NaradLogTopicKeep(Relation rel)
+{
+	ResourceOwner owner = CurrentResourceOwner;
+
+	CurrentResourceOwner = CurTransactionResourceOwner;
+	LockRelationOid(RelationGetRelid(rel), RowExclusiveLock);
+	CurrentResourceOwner = owner;
+}
+
+/*
  * NaradLogTopicMoved
  *
  * One of the topic's two files goes at this transaction's end, whichever way
@@ -945,6 +966,25 @@ NaradLogTopicMoved(NaradTopicId topic_id, const RelFileLocator *from,
 	moved->to = *to;
 	MemoryContextSwitchTo(old);
 	NaradLogFilesMayGo();
+}
+
+/*
+ * NaradLogTopicReplaced
+ *
+ * A file was truncated in place: it is another topic now than the one that
+ * may have been moved into it before.
+ */
+void
+NaradLogTopicReplaced(const RelFileLocator *file)
+{
+	int			nkept = 0;
+
+	for (int i = 0; i < nmoved_topics; i++)
+	{
+		if (!RelFileLocatorEquals(moved_topics[i].to, *file))
+			moved_topics[nkept++] = moved_topics[i];
+	}
+	nmoved_topics = nkept;
 }
 
 /*

@@ -173,6 +173,12 @@ extern uint64 NaradFullXid(TransactionId xid);
 /* The same of the oldest transaction running in the server. */
 extern uint64 NaradOldestRunningXid(void);
 
+/*
+ * Keeps RowExclusiveLock until the end of the current subtransaction, whatever
+ * portal took it first: for whoever remembers a pointer that long.
+ */
+extern void NaradLogTopicKeep(Relation rel);
+
 /* Files may be dropped in this transaction: look at its end. */
 extern void NaradLogFilesMayGo(void);
 
@@ -187,6 +193,8 @@ extern void NaradLogCheckPrepare(void);
 extern void NaradLogTopicMoved(NaradTopicId topic_id,
 							   const RelFileLocator *from,
 							   const RelFileLocator *to);
+/* A file was truncated in place. */
+extern void NaradLogTopicReplaced(const RelFileLocator *file);
 
 /* From the storage layer's transaction callbacks. */
 extern void NaradLogCollectFiles(void); /* before commit */

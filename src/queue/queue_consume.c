@@ -912,6 +912,7 @@ NaradConsume(Relation rel, NaradRelInfo *info, const NaradConsumeArgs *args,
 	if (IsolationUsesXactSnapshot())
 		c->snapshot = GetTransactionSnapshot();
 
+	NaradLogTopicKeep(rel);
 	c->topic = NaradQueueTopicGet(rel, c->info);
 	check_partition(c);
 	c->group = NaradGroupGet(rel, c->info, c->topic, args->group,

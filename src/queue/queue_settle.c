@@ -137,6 +137,7 @@ find_shard(const NaradReceipt *receipt, NaradSettleTarget *target)
 	}
 
 	NaradTopicCheckAcl(rel, ACL_SELECT | ACL_UPDATE);
+	NaradLogTopicKeep(rel);
 	target->visibility_timeout = NaradTopicSettingsGet(rel)->visibility_timeout;
 	relation_close(rel, NoLock);
 

@@ -65,7 +65,7 @@ typedef struct NaradShard
 
 	/* Persistence (queue_state.c). */
 	bool		is_dirty;		/* memory is ahead of the page; set under lock */
-	uint64		changes;		/* times something was settled */
+	uint64		changes;		/* times something was settled or given back */
 	uint64		changes_written;	/* value of changes in the last write */
 	int64		dirty_since;	/* monotonic us */
 	dlist_node	dirty_node;		/* in the database's list while is_dirty; both
