@@ -116,7 +116,7 @@ my %groups = (
 	groups_zeros => [ 0x4e04, \&zero, qr/^error\|\|\|\d+\|page of the group directory is all zeros/ ],
 	map => [ 0x4e05, \&flip_bits, qr/^error\|\|\|\d+\|map of state pages fails its checksum/ ],
 	map_zeros => [ 0x4e05, \&zero, qr/^error\|\|\|\d+\|map of state pages is all zeros/ ]);
-make_topic($_) foreach ('sound', @data, sort(keys(%refused), keys(%groups)), 'state', 'cut_open');
+make_topic($_) foreach ('sound', @data, sort(keys(%refused), keys(%groups)), 'state', 'cut_open', 'zeros_open');
 is(join(',', map { findings($_) } @topics), '', 'nothing is wrong at first');
 
 # Blocks with the message of offset 250, and those with the last ones.
@@ -129,7 +129,9 @@ foreach my $t (@data)
 			: " WHERE (ctid::text::point)[0] = $block{$t}"));
 }
 my $cut_at = one_value($node, 'SELECT max((ctid::text::point)[0]::int) FROM cut_open WHERE partition = 1');
+my $last = one_value($node, 'SELECT max((ctid::text::point)[0]::int) FROM zeros_open WHERE partition = 1');
 $node->stop;
+is(edit('zeros_open', $last - 1, \&zero), 1, 'a page of an open segment is zeroed');
 is(edit('bits', $block{bits}, sub { substr($_[0], 4000, 8) ^= "\xff" x 8 }), 1, 'a data page is damaged');
 is(edit('zeros', $block{zeros}, \&zero), 1, 'a data page is zeroed');
 truncate($file{cut}, $block{cut} * 8192) or die $!;
@@ -152,7 +154,8 @@ foreach my $t ('bits', 'zeros')
 {
 	my ($state) = try("SELECT count(*) FROM $t");
 	is($state, 'XX001', "$t: a scan is an error");
-	($state) = try("SELECT * FROM $t WHERE partition = 1");
+	is((try("SELECT count(*) FROM $t TABLESAMPLE SYSTEM (100)"))[0], 'XX001', "$t: a sample, too");
+	is((try("SELECT count(*) FROM $t WHERE ctid = '($block{$t},1)'"))[0], 'XX001', "$t: a row by its place, too");
 	is((try("SELECT count(*) FROM narad.fetch('$t', 1, 0)"))[1], 500, "$t: the other partition is whole");
 	my (undef, @got) = try("SELECT msg_offset FROM narad.consume('$t', 1000, partition => 0,"
 		  . " consumer_group => 'other') ORDER BY 1");
@@ -166,6 +169,10 @@ foreach my $t ('bits', 'zeros')
 		"$t: producers go on");
 	is((try("SELECT narad.offset_for_time('$t', 0, '-infinity')"))[1], 0, "$t: an offset is found by time");
 }
+is((try("SELECT count(*) FROM zeros_open"))[0], 'XX001', 'zeros_open: a scan is an error');
+is((try("SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;"
+	  . " SELECT count(*) FROM zeros_open"))[0], 'XX001', 'zeros_open: a parallel one, too');
+is((try("SELECT count(*) FROM zeros_open WHERE ctid = '($last,1)'"))[1], 1, 'zeros_open: the last page is there');
 is((try("SELECT count(*) FROM cut"))[0], 'XX001', 'cut: a scan is an error');
 is((try("SELECT count(*) FROM narad.consume('cut', 1000, partition => 0)"))[0], '00000', 'cut: consumers go on');
 is((try("SELECT count(*) FROM narad.produce('cut', '1', partition => 0)"))[1], 1, 'cut: producers, too');
