@@ -59,8 +59,8 @@ copy_kind(Relation rel, const NaradMetaData *meta, BlockNumber block,
 	NaradPageSpecialHead *head;
 
 	NaradPageCopy(rel, block, copy);
-	head = (NaradPageSpecialHead *) PageGetSpecialPointer((Page) copy);
-	if (PageIsNew((Page) copy) || head->kind != kind ||
+	head = NaradPageHead(copy);
+	if (head == NULL || head->kind != kind ||
 		head->topic_id != meta->topic_id)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),

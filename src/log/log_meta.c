@@ -12,7 +12,9 @@
  * Owns:       block 0; META_UPDATE records.
  * Invariants: I12: a topic id is drawn at random and stands on every page.
  *             An empty file, or one whose block 0 was never written (the
- *             server stopped in between), is a topic that held nothing.
+ *             server stopped in between), is a topic that held nothing.  Then
+ *             nothing else was written: the metapage is logged first, so if
+ *             there is more, it is damaged.
  * Locks:      buffer locks only; making the metapage also takes the relation
  *             extension lock.
  * Runs in:    any backend; reading on a standby, too.
@@ -34,6 +36,9 @@
 
 #include "log/log_meta.h"
 #include "log/log_xlog.h"
+
+/* Blocks behind a metapage of zeros that are looked at. */
+#define PROBED_BLOCKS 64
 
 /*
  * NaradMetaImageInit
@@ -173,6 +178,22 @@ NaradPagesUpdate(Relation rel, NaradPageUpdate *updates, int nupdates)
 }
 
 /*
+ * NaradPageHead
+ *
+ * The special head of a page copied; NULL if it is new, or has no such space.
+ */
+NaradPageSpecialHead *
+NaradPageHead(char *page)
+{
+	uint16		special = ((PageHeader) page)->pd_special;
+
+	if (PageIsNew((Page) page) || special < SizeOfPageHeaderData ||
+		special > BLCKSZ - sizeof(NaradPageSpecialHead))
+		return NULL;
+	return (NaradPageSpecialHead *) (page + special);
+}
+
+/*
  * NaradPageCopy
  *
  * A page's bytes as they are under its share lock.  Errors as ReadBuffer.
@@ -229,10 +250,63 @@ NaradPageCopyChecked(Relation rel, BlockNumber block, char *copy)
 }
 
 /*
+ * NaradFindUsedBlock
+ *
+ * The first of blocks [from, to) with a page of the topic that is not of the
+ * directory.  The blocks exist.  Any lock.
+ */
+BlockNumber
+NaradFindUsedBlock(Relation rel, NaradTopicId topic_id, BlockNumber from,
+				   BlockNumber to)
+{
+	PGAlignedBlock copy;
+	BlockNumber block;
+
+	for (block = from; block < to; block++)
+	{
+		const NaradPageSpecialHead *head;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!NaradPageCopyChecked(rel, block, copy.data))
+			continue;
+		head = NaradPageHead(copy.data);
+		if (head != NULL && head->topic_id == topic_id &&
+			head->kind != NARAD_PAGE_DIRECTORY)
+			return block;
+	}
+	return InvalidBlockNumber;
+}
+
+/* Was anything written behind a metapage of zeros? */
+static bool
+is_written_behind(Relation rel)
+{
+	BlockNumber end = Min(RelationGetNumberOfBlocks(rel), PROBED_BLOCKS);
+	PGAlignedBlock copy;
+	BlockNumber block;
+
+	for (block = 1; block < end; block++)
+		if (!NaradPageCopyChecked(rel, block, copy.data) ||
+			!PageIsNew((Page) copy.data))
+			return true;
+	return false;
+}
+
+static void
+report_damaged_metapage(Relation rel)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("metapage of topic \"%s\" is damaged",
+					RelationGetRelationName(rel))));
+}
+
+/*
  * NaradMetaRead
  *
  * The metapage's contents; false if the file is empty.  Any lock.  Errors
- * XX001 if block 0 is something else, XX000 if it is of a later format.
+ * XX001 if block 0 is something else, or lost; 0A000 if it is of a later
+ * format.  I12.
  */
 bool
 NaradMetaRead(Relation rel, NaradMetaData *meta)
@@ -244,20 +318,23 @@ NaradMetaRead(Relation rel, NaradMetaData *meta)
 		return false;
 	NaradPageCopy(rel, 0, copy.data);
 	if (PageIsNew((Page) copy.data))
-		return false;
+	{
+		if (!is_written_behind(rel))
+			return false;
+		/* Perhaps all of it by somebody just now. */
+		NaradPageCopy(rel, 0, copy.data);
+	}
 
-	head = (NaradPageSpecialHead *) PageGetSpecialPointer((Page) copy.data);
+	head = NaradPageHead(copy.data);
 	memcpy(meta, PageGetContents((Page) copy.data), sizeof(NaradMetaData));
-	if (PageGetSpecialSize((Page) copy.data) != sizeof(*head) ||
+	if (head == NULL ||
+		PageGetSpecialSize((Page) copy.data) != sizeof(*head) ||
 		head->kind != NARAD_PAGE_META || meta->magic != NARAD_META_MAGIC ||
 		head->topic_id != meta->topic_id ||
 		meta->npartitions < 1 || meta->npartitions > NARAD_MAX_PARTITIONS ||
 		meta->segment_pages < NARAD_MIN_SEGMENT_PAGES ||
 		meta->segment_pages > NARAD_MAX_SEGMENT_PAGES)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("metapage of topic \"%s\" is damaged",
-						RelationGetRelationName(rel))));
+		report_damaged_metapage(rel);
 	if (meta->version != NARAD_FORMAT_VERSION)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -402,8 +479,8 @@ NaradMetaStartOffsets(Relation rel, const NaradMetaData *meta)
 		uint32		i;
 
 		NaradPageCopy(rel, block, copy.data);
-		head = (NaradPageSpecialHead *) PageGetSpecialPointer((Page) copy.data);
-		if (PageIsNew((Page) copy.data) || head->kind != NARAD_PAGE_BASES ||
+		head = NaradPageHead(copy.data);
+		if (head == NULL || head->kind != NARAD_PAGE_BASES ||
 			head->topic_id != meta->topic_id)
 			ereport(ERROR,
 					(errcode(ERRCODE_DATA_CORRUPTED),

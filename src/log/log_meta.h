@@ -59,6 +59,9 @@ extern void NaradMetaImage(char *image, const NaradMetaData *meta);
 extern void NaradMetaImageInit(char *image, NaradTopicId topic_id, uint16 kind,
 							   uint32 partition);
 
+/* A copied page's special head; NULL if it is new, or can have none. */
+extern NaradPageSpecialHead *NaradPageHead(char *page);
+
 /* Reads a page by the buffer manager, under its share lock, into copy. */
 extern void NaradPageCopy(Relation rel, BlockNumber block, char *copy);
 
@@ -67,6 +70,13 @@ extern void NaradPageCopy(Relation rel, BlockNumber block, char *copy);
  * (header or checksum).  Uses no buffer for pages that are not cached.
  */
 extern bool NaradPageCopyChecked(Relation rel, BlockNumber block, char *copy);
+
+/*
+ * The first of the existing blocks [from, to) with a page of the topic that is
+ * not of the directory; InvalidBlockNumber if there is none.
+ */
+extern BlockNumber NaradFindUsedBlock(Relation rel, NaradTopicId topic_id,
+									  BlockNumber from, BlockNumber to);
 
 /*
  * TRUNCATE.  Writes to the new, empty, just created file of rel (which still

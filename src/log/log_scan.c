@@ -7,7 +7,9 @@
  * Owns:       NaradScanDesc.
  * Invariants: I11.  A scan raises the usual error for a page that is damaged,
  *			   and for a record that is and should be visible; ANALYZE steps
- *			   over such records.
+ *			   over such records.  A page without records of its segment is
+ *			   damaged if others say that it was written: the entry of a
+ *			   sealed segment, or in an open one the page behind it.
  *			   I12.  Only pages of this file's topic id count.
  *			   A page is data only if its partition and sequence are those of
  *			   the directory entry of the slot it lies in.  Scans in log order
@@ -159,6 +161,55 @@ raise_damaged_page(Relation rel, BlockNumber block)
 					block, RelationGetRelationName(rel))));
 }
 
+/* Is the place still the segment's?  If so, the entry as it is now. */
+static bool
+read_same_segment(Relation rel, uint32 segment_pages,
+				  const NaradSegmentRef *ref, BlockNumber block,
+				  NaradSegmentEntry *entry)
+{
+	BlockNumber first_block;
+
+	return NaradSegmentOfBlock(rel, segment_pages, block, entry,
+							   &first_block) &&
+		(entry->state == NARAD_SEGMENT_OPEN ||
+		 entry->state == NARAD_SEGMENT_SEALED) &&
+		entry->partition == ref->partition &&
+		entry->sequence == ref->sequence;
+}
+
+/*
+ * Raises an error for a page found to be none of its segment, if it must be
+ * one: below the pages used of a sealed segment, or in front of a page that
+ * is.  It is looked at once more after that is known, and then the entry, for
+ * pages are overwritten when their place has been given away.
+ */
+static void
+check_other_page(Relation rel, NaradTopicId topic_id, uint32 segment_pages,
+				 const NaradSegmentRef *ref, BlockNumber block,
+				 BufferAccessStrategy strategy)
+{
+	NaradSegmentEntry entry;
+	PGAlignedBlock copy;
+	bool		is_written;
+
+	if (ref->state == NARAD_SEGMENT_SEALED)
+		is_written = read_same_segment(rel, segment_pages, ref, block,
+									   &entry) &&
+			entry.state == NARAD_SEGMENT_SEALED &&
+			block - ref->first_block < entry.pages_used;
+	else
+		is_written = block + 1 < ref->first_block + ref->npages &&
+			NaradDataPageCopy(rel, block + 1, strategy, topic_id,
+							  ref->partition, ref->sequence, true,
+							  (Page) copy.data, NULL, NULL) == NARAD_PAGE_OK;
+	if (is_written &&
+		NaradDataPageCopy(rel, block, strategy, topic_id, ref->partition,
+						  ref->sequence, false, (Page) copy.data, NULL,
+						  NULL) != NARAD_PAGE_OK &&
+		read_same_segment(rel, segment_pages, ref, block, &entry))
+		raise_damaged_page(rel, block);
+}
+
 /* Makes a block of a segment the page at hand; false if it holds no rows. */
 static bool
 load_segment_page(NaradScanDesc *scan, const NaradSegmentRef *ref,
@@ -177,7 +228,11 @@ load_segment_page(NaradScanDesc *scan, const NaradSegmentRef *ref,
 	if (status == NARAD_PAGE_DAMAGED)
 		raise_damaged_page(scan->base.rs_rd, block);
 	if (status != NARAD_PAGE_OK)
+	{
+		check_other_page(scan->base.rs_rd, scan->topic_id,
+						 scan->segment_pages, ref, block, scan->strategy);
 		return false;
+	}
 	scan->page_ref = *ref;
 	scan->block = block;
 	scan->nitems = PageGetMaxOffsetNumber(page);
@@ -201,6 +256,7 @@ find_block_segment(Relation rel, uint32 segment_pages, BlockNumber block,
 		return false;
 	ref->partition = entry.partition;
 	ref->sequence = entry.sequence;
+	ref->state = entry.state;
 	ref->npages = NaradClassPages(entry.size_class, segment_pages);
 	return entry.state == NARAD_SEGMENT_OPEN ||
 		entry.state == NARAD_SEGMENT_SEALED;
@@ -463,6 +519,7 @@ count_segment_pages(NaradScanDesc *scan)
 	NaradSegmentReadEntry(scan->base.rs_rd, ref, &entry);
 	if (entry.partition != ref->partition || entry.sequence != ref->sequence)
 		return 0;
+	ref->state = entry.state;
 	if (entry.state == NARAD_SEGMENT_SEALED)
 		return Min(entry.pages_used, ref->npages);
 	if (entry.state == NARAD_SEGMENT_OPEN)
@@ -754,7 +811,9 @@ fetch_row(Relation rel, ItemPointer tid, Snapshot snapshot,
 							   find_one_visible, &arg);
 	if (status == NARAD_PAGE_DAMAGED)
 		raise_damaged_page(rel, block);
-	if (status != NARAD_PAGE_OK || !arg.visible)
+	if (status != NARAD_PAGE_OK)
+		check_other_page(rel, topic_id, segment_pages, &ref, block, NULL);
+	if (!arg.visible)
 		return false;
 	if (slot == NULL)
 		return true;

@@ -17,7 +17,9 @@
  *
  * Owns:       directory pages; the allocator's hints in NaradLogTopic.
  * Invariants: I10: slots and units are allocated lowest first.  A directory
- *             page that was never written describes free places.  Entries of
+ *             page that was never written describes free places; it is a
+ *             damaged one if a place that it describes is in use, or if the
+ *             slot's entry counts it as written (I12).  Entries of
  *             open and spare segments change under the partition's tail lock
  *             only, free ones under the allocator's.  A page is written as
  *             zeros before it is used, also where the file is longer already:
@@ -211,8 +213,9 @@ check_directory(Relation rel, BlockNumber block, Page page)
 
 	if (PageIsNew(page))
 		return false;
-	head = (NaradPageSpecialHead *) PageGetSpecialPointer(page);
-	if (PageGetSpecialSize(page) != sizeof(NaradPageSpecialHead) ||
+	head = NaradPageHead((char *) page);
+	if (head == NULL ||
+		PageGetSpecialSize(page) != sizeof(NaradPageSpecialHead) ||
 		head->kind != NARAD_PAGE_DIRECTORY ||
 		((PageHeader) page)->pd_lower != DIRECTORY_LOWER)
 		report_damaged_directory(rel, block);
@@ -238,6 +241,60 @@ read_entry(Relation rel, BlockNumber nblocks, BlockNumber block, int index,
 	return exists;
 }
 
+/*
+ * A directory page of slots that holds zeros: is a place behind it in use?
+ * Taking a place is logged before anything is written there, so only the first
+ * directory page of a slot that was about to be split can be.
+ */
+static bool
+is_used_behind(Relation rel, BlockNumber dir_block, uint32 segment_pages)
+{
+	NaradRelInfo *info = NaradRelInfoGet(rel);
+	uint64		end = Min((uint64) RelationGetNumberOfBlocks(rel),
+						  dir_block + group_blocks(segment_pages));
+
+	return info != NULL &&
+		NaradFindUsedBlock(rel, info->topic_id, dir_block + 1,
+						   (BlockNumber) end) != InvalidBlockNumber;
+}
+
+/*
+ * Reads a slot's entry; false past the last directory page written.  Errors
+ * XX001 if that page is lost.
+ */
+static bool
+read_slot(Relation rel, uint32 segment_pages, uint32 slot,
+		  NaradSegmentEntry *entry)
+{
+	BlockNumber block = NaradSlotDirectoryBlock(slot, segment_pages);
+	int			index = slot % NARAD_ENTRIES_PER_PAGE;
+
+	if (read_entry(rel, RelationGetNumberOfBlocks(rel), block, index, entry))
+		return true;
+	if (block >= RelationGetNumberOfBlocks(rel) ||
+		!is_used_behind(rel, block, segment_pages))
+		return false;
+	/* Perhaps all of it by somebody just now. */
+	if (!read_entry(rel, RelationGetNumberOfBlocks(rel), block, index, entry))
+		report_damaged_directory(rel, block);
+	return true;
+}
+
+/* Copies a directory page of slots.  As read_slot. */
+static bool
+copy_slots(Relation rel, uint32 segment_pages, BlockNumber block, char *copy)
+{
+	NaradPageCopy(rel, block, copy);
+	if (check_directory(rel, block, (Page) copy))
+		return true;
+	if (!is_used_behind(rel, block, segment_pages))
+		return false;
+	NaradPageCopy(rel, block, copy);
+	if (!check_directory(rel, block, (Page) copy))
+		report_damaged_directory(rel, block);
+	return true;
+}
+
 static void
 fill_ref(NaradSegmentRef *ref, const NaradSegmentEntry *entry,
 		 BlockNumber first_block, uint32 npages, BlockNumber dir_block,
@@ -259,10 +316,11 @@ fill_ref(NaradSegmentRef *ref, const NaradSegmentEntry *entry,
  * its own, or that of a longer segment that begins before it.
  */
 static bool
-read_covering_entry(Relation rel, BlockNumber nblocks, BlockNumber slot_block,
-					uint32 ndirs, uint32 unit, NaradSegmentEntry *entry,
+read_covering_entry(Relation rel, BlockNumber slot_block, uint32 ndirs,
+					uint32 unit, NaradSegmentEntry *entry,
 					BlockNumber *first_block)
 {
+	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
 	uint32		back;
 
 	for (back = 0; back < class_units(NARAD_CLASS_MEDIUM) &&
@@ -271,10 +329,11 @@ read_covering_entry(Relation rel, BlockNumber nblocks, BlockNumber slot_block,
 		NaradUnitPlace place;
 
 		NaradUnitLocate(slot_block, unit - back, &place);
-		if (place.dir_number < ndirs &&
-			read_entry(rel, nblocks, place.dir_block, place.dir_index,
-					   entry) &&
-			entry->state != NARAD_SEGMENT_FREE)
+		if (place.dir_number >= ndirs)
+			continue;
+		if (!read_entry(rel, nblocks, place.dir_block, place.dir_index, entry))
+			report_damaged_directory(rel, place.dir_block);
+		if (entry->state != NARAD_SEGMENT_FREE)
 		{
 			*first_block = place.block;
 			return entry->size_class < NARAD_CLASS_WHOLE &&
@@ -288,13 +347,13 @@ read_covering_entry(Relation rel, BlockNumber nblocks, BlockNumber slot_block,
  * NaradSegmentOfBlock
  *
  * The entry of the segment in which a block lies.  False for the metapage,
- * directory pages, free slots and blocks past what is described.
+ * directory pages, free slots and blocks past what is described.  Errors
+ * XX001 if a directory page is damaged.
  */
 bool
 NaradSegmentOfBlock(Relation rel, uint32 segment_pages, BlockNumber block,
 					NaradSegmentEntry *entry, BlockNumber *first_block)
 {
-	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
 	BlockNumber slot_block;
 	uint64		place;
 	uint32		slot;
@@ -308,8 +367,7 @@ NaradSegmentOfBlock(Relation rel, uint32 segment_pages, BlockNumber block,
 		NARAD_ENTRIES_PER_PAGE + (uint32) ((place - 1) / segment_pages);
 	slot_block = NaradSlotFirstBlock(slot, segment_pages);
 	if (slot_block == InvalidBlockNumber ||
-		!read_entry(rel, nblocks, NaradSlotDirectoryBlock(slot, segment_pages),
-					slot % NARAD_ENTRIES_PER_PAGE, entry))
+		!read_slot(rel, segment_pages, slot, entry))
 		return false;
 
 	if (entry->state == NARAD_SEGMENT_SPLIT)
@@ -317,9 +375,8 @@ NaradSegmentOfBlock(Relation rel, uint32 segment_pages, BlockNumber block,
 		uint32		unit = (block - slot_block) / NARAD_UNIT_PAGES;
 
 		if (unit >= segment_pages / NARAD_UNIT_PAGES ||
-			!read_covering_entry(rel, nblocks, slot_block,
-								 entry->pages_prepared, unit, entry,
-								 &slot_block))
+			!read_covering_entry(rel, slot_block, entry->pages_prepared, unit,
+								 entry, &slot_block))
 			return false;
 	}
 	if (first_block != NULL)
@@ -338,7 +395,6 @@ typedef struct UnitWalk
 	BlockNumber nblocks;
 	uint32		ndirs;			/* directory pages written */
 	BlockNumber copied;			/* which of them is in copy */
-	bool		exists;
 	char	   *copy;
 }			UnitWalk;
 
@@ -352,7 +408,6 @@ begin_unit_walk(UnitWalk * walk, Relation rel, uint32 segment_pages,
 	walk->nblocks = RelationGetNumberOfBlocks(rel);
 	walk->ndirs = ndirs;
 	walk->copied = InvalidBlockNumber;
-	walk->exists = false;
 	walk->copy = copy;
 }
 
@@ -363,17 +418,19 @@ walk_unit(UnitWalk * walk, uint32 unit, NaradUnitPlace * place)
 	NaradSegmentEntry *entry;
 
 	NaradUnitLocate(walk->slot_block, unit, place);
-	if (place->dir_number >= walk->ndirs || place->dir_block >= walk->nblocks)
+	if (place->dir_number >= walk->ndirs)
 		return NULL;
 	if (place->dir_block != walk->copied)
 	{
+		if (place->dir_block >= walk->nblocks)
+			report_damaged_directory(walk->rel, place->dir_block);
 		NaradPageCopy(walk->rel, place->dir_block, walk->copy);
-		walk->exists = check_directory(walk->rel, place->dir_block,
-									   (Page) walk->copy);
+		if (!check_directory(walk->rel, place->dir_block, (Page) walk->copy))
+			report_damaged_directory(walk->rel, place->dir_block);
 		walk->copied = place->dir_block;
 	}
 	entry = &DirectoryEntries(walk->copy)[place->dir_index];
-	if (!walk->exists || entry->state == NARAD_SEGMENT_FREE)
+	if (entry->state == NARAD_SEGMENT_FREE)
 		return NULL;
 	if (entry->size_class >= NARAD_CLASS_WHOLE)
 		report_damaged_directory(walk->rel, place->dir_block);
@@ -417,7 +474,7 @@ walk_split_slot(UnitWalk * walk, NaradDirectoryVisitor visit, void *arg)
  *
  * Calls back for each entry that is not free, in slot order; those of a split
  * slot after the split entry.  No lock is held in the callback, which may
- * error.  Any relation lock.
+ * error.  Any relation lock.  Errors XX001 if a directory page is damaged.
  */
 void
 NaradDirectoryWalk(Relation rel, uint32 segment_pages,
@@ -435,8 +492,7 @@ NaradDirectoryWalk(Relation rel, uint32 segment_pages,
 		if (dir_block >= nblocks)
 			break;
 		CHECK_FOR_INTERRUPTS();
-		NaradPageCopy(rel, dir_block, copy);
-		if (!check_directory(rel, dir_block, (Page) copy))
+		if (!copy_slots(rel, segment_pages, dir_block, copy))
 			continue;
 		for (i = 0; i < NARAD_ENTRIES_PER_PAGE; i++)
 		{
@@ -541,15 +597,12 @@ NaradSegmentReadEntry(Relation rel, const NaradSegmentRef *ref,
 }
 
 /*
- * NaradSegmentWriteEntries
- *
- * Replaces one or two entries in one WAL record, making their directory pages
- * if they were never written.  The caller holds the lock that protects these
- * entries.  Errors only on reading a page.
+ * NaradSegmentWriteEntries, which may also make a directory page that was never
+ * written.
  */
-void
-NaradSegmentWriteEntries(Relation rel, NaradTopicId topic_id,
-						 NaradEntryChange *changes, int nchanges)
+static void
+write_entries(Relation rel, NaradTopicId topic_id, NaradEntryChange *changes,
+			  int nchanges, bool may_init)
 {
 	static PGAlignedBlock images[2];
 	NaradPageUpdate updates[2];
@@ -582,6 +635,8 @@ NaradSegmentWriteEntries(Relation rel, NaradTopicId topic_id,
 			update->buffer = buffer;
 			update->image = images[nupdates].data;
 			update->init = !check_directory(rel, ref->dir_block, page);
+			if (update->init && !may_init)
+				report_damaged_directory(rel, ref->dir_block);
 			if (update->init)
 			{
 				NaradMetaImageInit(update->image, topic_id,
@@ -599,6 +654,20 @@ NaradSegmentWriteEntries(Relation rel, NaradTopicId topic_id,
 	NaradPagesUpdate(rel, updates, nupdates);
 	for (i = 0; i < nupdates; i++)
 		UnlockReleaseBuffer(updates[i].buffer);
+}
+
+/*
+ * NaradSegmentWriteEntries
+ *
+ * Replaces one or two entries in one WAL record.  The caller holds the lock
+ * that protects these entries.  Errors only on reading a page, and XX001 if
+ * one is damaged.
+ */
+void
+NaradSegmentWriteEntries(Relation rel, NaradTopicId topic_id,
+						 NaradEntryChange *changes, int nchanges)
+{
+	write_entries(rel, topic_id, changes, nchanges, false);
 }
 
 /* Zeros for a page on disk.  Aligned for direct I/O; never written to. */
@@ -690,17 +759,7 @@ set_entry(Relation rel, NaradLogTopic *topic, const NaradSegmentRef *ref,
 	if (!read_entry(rel, RelationGetNumberOfBlocks(rel), ref->dir_block,
 					ref->dir_index, &old))
 		NaradSegmentPreparePages(rel, ref->dir_block, 0, 1);
-	NaradSegmentWriteEntries(rel, topic->topic_id, &change, 1);
-}
-
-/* Reads a slot's entry; false past the last directory page written. */
-static bool
-read_slot(Relation rel, uint32 segment_pages, uint32 slot,
-		  NaradSegmentEntry *entry)
-{
-	return read_entry(rel, RelationGetNumberOfBlocks(rel),
-					  NaradSlotDirectoryBlock(slot, segment_pages),
-					  slot % NARAD_ENTRIES_PER_PAGE, entry);
+	write_entries(rel, topic->topic_id, &change, 1, true);
 }
 
 /* The lowest free slot.  Under the allocator lock. */
@@ -914,6 +973,7 @@ void
 NaradSegmentFree(Relation rel, NaradLogTopic *topic, const NaradSegmentRef *ref)
 {
 	NaradSegmentEntry entry = {0};
+	NaradSegmentEntry old;
 	uint64		blocks = group_blocks(topic->segment_pages);
 	uint32		slot;
 	int			i;
@@ -923,6 +983,7 @@ NaradSegmentFree(Relation rel, NaradLogTopic *topic, const NaradSegmentRef *ref)
 
 	LockRelationForExtension(rel, ExclusiveLock);
 	LWLockAcquire(&topic->alloc_lock, LW_EXCLUSIVE);
+	NaradSegmentReadEntry(rel, ref, &old);
 	set_entry(rel, topic, ref, &entry);
 	if (ref->size_class == NARAD_CLASS_WHOLE)
 		topic->free_hint = Min(topic->free_hint, slot);

@@ -193,6 +193,7 @@ extern void NaradLogCheckPrepare(void);
 extern void NaradLogTopicMoved(NaradTopicId topic_id,
 							   const RelFileLocator *from,
 							   const RelFileLocator *to);
+
 /* A file was truncated in place. */
 extern void NaradLogTopicReplaced(const RelFileLocator *file);
 

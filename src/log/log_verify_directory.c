@@ -283,30 +283,16 @@ verify_split_slot(NaradVerify * verify, const NaradSegmentEntry *slot,
 static void
 verify_unwritten(NaradVerify * verify, BlockNumber dir_block, BlockNumber end)
 {
-	PGAlignedBlock copy;
-	BlockNumber block;
+	BlockNumber block = NaradFindUsedBlock(verify->rel, verify->meta.topic_id,
+										   dir_block + 1, end);
 
-	for (block = dir_block + 1; block < end; block++)
-	{
-		const NaradPageSpecialHead *head;
-
-		CHECK_FOR_INTERRUPTS();
-		if (!NaradPageCopyChecked(verify->rel, block, copy.data) ||
-			PageIsNew((Page) copy.data) ||
-			PageGetSpecialSize((Page) copy.data) < sizeof(*head))
-			continue;
-		head = (const NaradPageSpecialHead *)
-			PageGetSpecialPointer((Page) copy.data);
-		if (head->topic_id != verify->meta.topic_id ||
-			head->kind == NARAD_PAGE_DIRECTORY)
-			continue;
-		verify->directory_ok = false;
-		NaradVerifyFind(verify, NARAD_SEVERITY_ERROR, -1,
-						NARAD_INVALID_OFFSET, dir_block,
-						"directory page is all zeros, but block %u behind it is in use",
-						block);
+	if (block == InvalidBlockNumber)
 		return;
-	}
+	verify->directory_ok = false;
+	NaradVerifyFind(verify, NARAD_SEVERITY_ERROR, -1, NARAD_INVALID_OFFSET,
+					dir_block,
+					"directory page is all zeros, but block %u behind it is in use",
+					block);
 }
 
 static void
