@@ -68,6 +68,7 @@
 typedef struct AppendState
 {
 	Relation	rel;
+	BufferAccessStrategy strategy;	/* for data pages: a bulk load's, or NULL */
 	NaradLogTopic *topic;
 	NaradLogPartition *part;
 	NaradHull  *hull;
@@ -328,7 +329,8 @@ prepare_spare(AppendState *state, uint32 need_pages)
 	/* Nobody opens it before it has pages, so it is still the spare. */
 	ensure_map_room(part);
 	run = run_length(&spare, 0);
-	NaradSegmentPreparePages(state->rel, spare.first_block, 0, run);
+	NaradSegmentPreparePages(state->rel, spare.first_block, 0, run,
+							 state->strategy);
 	directory = ReadBuffer(state->rel, spare.dir_block);
 	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
 	part->spare_oldest_xid = NaradOldestRunningXid();
@@ -360,7 +362,8 @@ prepare_run(AppendState *state, uint32 need)
 	LWLockRelease(&part->tail_lock);
 
 	to = Min(Max(from + run_length(&open, from), need), open.npages);
-	NaradSegmentPreparePages(state->rel, open.first_block, from, to);
+	NaradSegmentPreparePages(state->rel, open.first_block, from, to,
+							 state->strategy);
 
 	/* Unless the segment was sealed meanwhile. */
 	directory = ReadBuffer(state->rel, open.dir_block);
@@ -489,7 +492,8 @@ pin_tail(AppendState *state)
 	unpin(&state->tail_pin);
 	if (block == InvalidBlockNumber || pin_recent_tail(state, block))
 		return;
-	state->tail_pin = NaradReadBufferCareful(state->rel, block, NULL);
+	state->tail_pin = NaradReadBufferCareful(state->rel, block,
+											 state->strategy);
 	if (BufferIsValid(state->tail_pin))
 		return;
 
@@ -510,7 +514,8 @@ pin_new_page(AppendState *state, BlockNumber block)
 	if (is_pinned(state->new_pin, block))
 		return;
 	unpin(&state->new_pin);
-	state->new_pin = NaradReadBufferCareful(state->rel, block, NULL);
+	state->new_pin = NaradReadBufferCareful(state->rel, block,
+											state->strategy);
 	state->new_misses++;
 }
 
@@ -894,7 +899,7 @@ lock_new_page(AppendState *state, AppendNeed *need)
 		return InvalidBuffer;
 	}
 	return ReadBufferExtended(state->rel, MAIN_FORKNUM, block,
-							  RBM_ZERO_AND_LOCK, NULL);
+							  RBM_ZERO_AND_LOCK, state->strategy);
 }
 
 /*
@@ -1259,7 +1264,8 @@ report_clock(AppendState *state)
  */
 void
 NaradAppend(Relation rel, NaradRelInfo *info, int partition,
-			NaradAppendItem **items, int nitems, CommandId cid)
+			NaradAppendItem **items, int nitems, CommandId cid,
+			BufferAccessStrategy strategy)
 {
 	AppendState state = {0};
 	int			done = 0;
@@ -1273,6 +1279,7 @@ NaradAppend(Relation rel, NaradRelInfo *info, int partition,
 	state.topic = info->shared;
 	state.part = &state.topic->partitions[partition];
 	state.cid = cid;
+	state.strategy = strategy;
 	NaradLogTopicSettleEpoch(rel, state.topic);
 	state.xid = GetCurrentTransactionId();
 	state.full_xid = full_xid_of(state.xid);

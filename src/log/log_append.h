@@ -13,6 +13,7 @@
 #include "access/tupdesc.h"
 #include "log/log_record.h"
 #include "log/log_topic.h"
+#include "storage/bufmgr.h"
 #include "storage/itemptr.h"
 
 typedef struct NaradAppendItem
@@ -33,10 +34,11 @@ typedef struct NaradAppendItem
  * Tuples in the records get position, xmin, cmin, t_self.  The caller holds
  * RowExclusiveLock.  Errors before a record is placed: ENOSPC, 53200, 22023
  * (explicit offset below the end); all that was placed is then the aborted
- * transaction's.
+ * transaction's.  strategy: the ring of a bulk load, or NULL.
  */
 extern void NaradAppend(Relation rel, NaradRelInfo *info, int partition,
-						NaradAppendItem **items, int nitems, CommandId cid);
+						NaradAppendItem **items, int nitems, CommandId cid,
+						BufferAccessStrategy strategy);
 
 /* The stable hash of the format: key bytes to partition. */
 extern int	NaradPartitionForKey(const char *key, int len, int npartitions);

@@ -730,7 +730,7 @@ NaradBlockEnsure(Relation rel, BlockNumber block)
  */
 void
 NaradSegmentPreparePages(Relation rel, BlockNumber first_block, uint32 from,
-						 uint32 to)
+						 uint32 to, BufferAccessStrategy strategy)
 {
 	uint32		page;
 
@@ -743,7 +743,7 @@ NaradSegmentPreparePages(Relation rel, BlockNumber first_block, uint32 from,
 	for (page = from; page < Min(from + PREPARE_RUN, to); page++)
 		UnlockReleaseBuffer(ReadBufferExtended(rel, MAIN_FORKNUM,
 											   first_block + page,
-											   RBM_ZERO_AND_LOCK, NULL));
+											   RBM_ZERO_AND_LOCK, strategy));
 }
 
 /* Sets one entry; extension and allocator lock are held. */
@@ -758,7 +758,7 @@ set_entry(Relation rel, NaradLogTopic *topic, const NaradSegmentRef *ref,
 	change.entry = *entry;
 	if (!read_entry(rel, RelationGetNumberOfBlocks(rel), ref->dir_block,
 					ref->dir_index, &old))
-		NaradSegmentPreparePages(rel, ref->dir_block, 0, 1);
+		NaradSegmentPreparePages(rel, ref->dir_block, 0, 1, NULL);
 	write_entries(rel, topic->topic_id, &change, 1, true);
 }
 
@@ -812,7 +812,7 @@ add_directory_page(Relation rel, NaradLogTopic *topic, uint32 slot,
 	NaradPageUpdate update;
 	NaradSegmentRef ref;
 
-	NaradSegmentPreparePages(rel, block, 0, 1);
+	NaradSegmentPreparePages(rel, block, 0, 1, NULL);
 	NaradMetaImageInit(image.data, topic->topic_id, NARAD_PAGE_DIRECTORY, 0);
 	((PageHeader) image.data)->pd_lower = DIRECTORY_LOWER;
 	update.buffer = ReadBuffer(rel, block);
@@ -1028,7 +1028,7 @@ NaradMetaPageAllocate(Relation rel, NaradLogTopic *topic)
 	if (!topic->meta_prepared)
 	{
 		/* Remembered first: on a full disk the next try goes on from here. */
-		NaradSegmentPreparePages(rel, topic->meta_block, 0, topic->meta_left);
+		NaradSegmentPreparePages(rel, topic->meta_block, 0, topic->meta_left, NULL);
 		topic->meta_prepared = true;
 	}
 	memset(&ref, 0, sizeof(ref));

@@ -11,7 +11,7 @@
 #define LOG_SEGMENT_H
 
 #include "log/log_format.h"
-#include "storage/buf.h"
+#include "storage/bufmgr.h"
 #include "utils/relcache.h"
 
 struct NaradLogTopic;
@@ -120,6 +120,7 @@ extern void NaradBlockEnsure(Relation rel, BlockNumber block);
  * entry.  May be cancelled unless an LWLock is held.
  */
 extern void NaradSegmentPreparePages(Relation rel, BlockNumber first_block,
-									 uint32 from, uint32 to);
+									 uint32 from, uint32 to,
+									 BufferAccessStrategy strategy);
 
 #endif							/* LOG_SEGMENT_H */

@@ -26,6 +26,7 @@
  */
 #include "postgres.h"
 
+#include "access/hio.h"
 #include "access/htup_details.h"
 #include "access/parallel.h"
 #include "access/xact.h"
@@ -192,7 +193,8 @@ compare_items(const void *a, const void *b)
 
 /* Appends all, partition by partition, those of one in the order they came. */
 static void
-append_items(Relation rel, NaradAppendItem **items, int nitems, CommandId cid)
+append_items(Relation rel, NaradAppendItem **items, int nitems, CommandId cid,
+			 BufferAccessStrategy strategy)
 {
 	int			first = 0;
 
@@ -213,7 +215,7 @@ append_items(Relation rel, NaradAppendItem **items, int nitems, CommandId cid)
 			next++;
 		/* Asked for each time: an append may process invalidations. */
 		NaradAppend(rel, NaradRelInfoCreate(rel, 0, 0), partition,
-					items + first, next - first, cid);
+					items + first, next - first, cid, strategy);
 		first = next;
 	}
 }
@@ -309,7 +311,7 @@ naradam_multi_insert(Relation rel, TupleTableSlot **slots, int nslots,
 	info = NaradRelInfoCreate(rel, 0, 0);
 	for (int i = 0; i < nslots; i++)
 		items[i].partition = choose_partition(rel, info, &items[i]);
-	append_items(rel, order, nslots, cid);
+	append_items(rel, order, nslots, cid, bistate ? bistate->strategy : NULL);
 
 	for (int i = 0; i < nslots; i++)
 	{

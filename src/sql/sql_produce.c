@@ -179,7 +179,7 @@ append_items(Relation rel, NaradAppendItem *items, int nitems)
 				break;
 		}
 		NaradAppend(rel, NaradRelInfoCreate(rel, 0, 0), partition,
-					sorted + first, next - first, cid);
+					sorted + first, next - first, cid, NULL);
 	}
 	pfree(sorted);
 }

@@ -133,7 +133,8 @@ sub wait_for_state
 			  . " WHERE topic = '$t'::regclass") eq '0' });
 }
 
-# Has the state page of the shard written, by an ack of another session.
+# Has the state page of the shard written and flushed, by an ack of another
+# session.  (A plain ack may be lost in a crash until it is flushed.)
 sub write_state
 {
 	my ($t) = @_;
@@ -142,6 +143,7 @@ sub write_state
 
 	$s->rows('SELECT narad.ack(' . sql_array(values %r) . ')');
 	wait_for_state($t);
+	to_disk();
 	$s->quit;
 	return keys %r;
 }
