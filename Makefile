@@ -49,6 +49,7 @@ OBJS = \
 	src/queue/queue_topic.o \
 	src/queue/queue_verify.o \
 	src/queue/queue_xact.o \
+	src/worker/worker_frontier.o \
 	src/worker/worker_launcher.o \
 	src/worker/worker_main.o \
 	src/worker/worker_utility.o \

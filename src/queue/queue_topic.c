@@ -44,6 +44,7 @@
 #include "miscadmin.h"
 #include "storage/shmem.h"
 #include "utils/acl.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -191,9 +192,86 @@ interval_to_us(const Interval *interval)
 	((double) interval->month * DAYS_PER_MONTH + interval->day) *
 	USECS_PER_DAY;
 
-	if (us < 1)
-		return 1;
+	if (us < 0)
+		return 0;
 	return us > (double) PG_INT64_MAX / 4 ? PG_INT64_MAX / 4 : (int64) us;
+}
+
+static int64
+interval_setting(Relation table, HeapTuple row, const char *name,
+				 int64 default_us)
+{
+	Datum		value;
+
+	if (!settings_column(table, row, name, INTERVALOID, &value))
+		return default_us;
+	return interval_to_us(DatumGetIntervalP(value));
+}
+
+static int
+count_setting(Relation table, HeapTuple row, const char *name,
+			  int default_count)
+{
+	Datum		value;
+
+	if (!settings_column(table, row, name, INT4OID, &value))
+		return default_count;
+	return Max(1, DatumGetInt32(value));
+}
+
+/* Is it the word? */
+static bool
+word_setting(Relation table, HeapTuple row, const char *name, const char *word)
+{
+	Datum		value;
+
+	return settings_column(table, row, name, TEXTOID, &value) &&
+		strcmp(TextDatumGetCString(value), word) == 0;
+}
+
+/* Brings a topic's row into settings, which hold the defaults. */
+static void
+take_settings_row(Relation table, HeapTuple row, NaradTopicSettings *settings)
+{
+	Datum		value;
+
+	settings->retention = interval_setting(table, row, "retention",
+										   settings->retention);
+	if (settings_column(table, row, "retention_bytes", INT8OID, &value))
+		settings->retention_bytes = Max(1, DatumGetInt64(value));
+	settings->segment_age = interval_setting(table, row, "segment_age",
+											 settings->segment_age);
+	settings->visibility_timeout =
+		interval_setting(table, row, "visibility_timeout",
+						 settings->visibility_timeout);
+	settings->retry_delay = interval_setting(table, row, "retry_delay",
+											 settings->retry_delay);
+	if (settings_column(table, row, "retry_backoff", FLOAT8OID, &value))
+		settings->retry_backoff = Max(1.0, DatumGetFloat8(value));
+	settings->max_deliveries = count_setting(table, row, "max_deliveries", 0);
+	if (settings_column(table, row, "dead_letter_topic", REGCLASSOID, &value))
+		settings->dead_letter_topic = DatumGetObjectId(value);
+	settings->dedup_window = interval_setting(table, row, "dedup_window",
+											  settings->dedup_window);
+	settings->ordered = word_setting(table, row, "ordering", "key");
+	settings->cleanup_settled = word_setting(table, row, "cleanup", "settled");
+	settings->max_in_flight = count_setting(table, row, "max_in_flight",
+											settings->max_in_flight);
+	settings->max_acked_ahead = count_setting(table, row, "max_acked_ahead",
+											  settings->max_acked_ahead);
+}
+
+static void
+default_settings(NaradTopicSettings *settings)
+{
+	memset(settings, 0, sizeof(NaradTopicSettings));
+	settings->retention = 7 * USECS_PER_DAY;
+	settings->segment_age = USECS_PER_DAY;
+	settings->visibility_timeout = 30 * USECS_PER_SEC;
+	settings->retry_backoff = 1;
+	settings->dedup_window = 5 * USECS_PER_MINUTE;
+	settings->max_in_flight = 1024;
+	settings->max_acked_ahead = 1024;
 }
 
 static void
@@ -202,23 +280,13 @@ read_settings_row(Oid relid, NaradTopicSettings *settings)
 	Relation	table = open_settings_table(AccessShareLock);
 	SysScanDesc scan;
 	HeapTuple	row;
-	Datum		value;
 
 	if (table == NULL)
 		return;
 	scan = begin_settings_scan(table, relid);
 	row = systable_getnext(scan);
 	if (HeapTupleIsValid(row))
-	{
-		if (settings_column(table, row, "visibility_timeout", INTERVALOID,
-							&value))
-			settings->visibility_timeout =
-				interval_to_us(DatumGetIntervalP(value));
-		if (settings_column(table, row, "max_in_flight", INT4OID, &value))
-			settings->max_in_flight = Max(1, DatumGetInt32(value));
-		if (settings_column(table, row, "max_acked_ahead", INT4OID, &value))
-			settings->max_acked_ahead = Max(1, DatumGetInt32(value));
-	}
+		take_settings_row(table, row, settings);
 	systable_endscan(scan);
 	table_close(table, AccessShareLock);
 }
@@ -273,9 +341,7 @@ NaradTopicSettingsGet(Relation rel)
 	do
 	{
 		noted = settings_invalidations;
-		settings.visibility_timeout = 30 * USECS_PER_SEC;
-		settings.max_in_flight = 1024;
-		settings.max_acked_ahead = 1024;
+		default_settings(&settings);
 		read_settings_row(relid, &settings);
 	} while (noted != settings_invalidations);
 

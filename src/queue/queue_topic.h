@@ -20,13 +20,24 @@
 struct NaradShard;
 
 /*
- * The settings of narad.topic_settings that the engine needs, or their
- * defaults when the topic has no row.  Backend-local, cached until the
- * relation's relcache entry is invalidated.
+ * The settings of narad.topic_settings, or their defaults where the topic has
+ * none.  Times are in microseconds, a month counting 30 days.  Backend-local,
+ * cached until the relation's relcache entry is invalidated.
  */
 typedef struct NaradTopicSettings
 {
-	int64		visibility_timeout; /* us */
+	int64		retention;
+	int64		retention_bytes;	/* of a partition; 0: no limit */
+	int64		segment_age;
+	int64		visibility_timeout;
+	int64		retry_delay;
+	double		retry_backoff;	/* >= 1 */
+	int			max_deliveries; /* 0: no limit */
+	Oid			dead_letter_topic;	/* InvalidOid: none.  May have been
+									 * dropped */
+	int64		dedup_window;
+	bool		ordered;		/* ordering is 'key' */
+	bool		cleanup_settled;	/* cleanup is 'settled' */
 	int			max_in_flight;
 	int			max_acked_ahead;
 	Oid			value_type;		/* JSONBOID, BYTEAOID, TEXTOID: of the column */

@@ -1,36 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * worker_main.c
- *	  The worker of one database: keeps state pages close to memory.
+ *	  The worker of one database: its loop and the table of its duties.
  *
- * Owns:       when a dirty shard is written and when that is flushed.
- * Invariants: none of the engine's depends on it.  What it keeps is the
- *             promise of time: a plain ack is on its page within
- *             narad.frontier_write_interval, and flushed within
- *             narad.frontier_flush_interval, both counted from its commit;
- *             after a clean stop no acked message is delivered again.
- * Locks:      RowExclusiveLock on one topic at a time, got only if free: a
- *             topic that is locked is left for the next round, so nobody waits
- *             for the worker and it waits for nobody.
- * Runs in:    the worker; one latch, one timeout, none while nothing is dirty
- *             or unflushed.  Then it has no transaction, no snapshot, and
- *             writes no WAL.
- * WAL:        state pages, through queue_state.c.
- * On error:   a shard that cannot be written is logged and tried again with
- *             growing waits; the others are not held up by it.
+ * Owns:       when a duty runs, and when the worker leaves.
+ * Invariants: none of the engine's depends on it: everything that the worker
+ *             does, somebody else can do, or it can be done later.
+ * Locks:      none of its own; those of its duties.
+ * Runs in:    the worker; one latch, one timeout, none while no duty wants
+ *             one.  Then it has no transaction, no snapshot, and writes no WAL.
+ * WAL:        that of its duties.
+ * On error:   logged; the duty is tried again after a wait that grows from one
+ *             second to a minute; the others are not held up by it.
  *
- * SIGTERM is a request to stop, not to die: with backends of this database
- * still leaving (they get the signal at the same time in a fast shutdown), it
- * waits for them a moment, since each may still settle what it acked, then
- * writes and flushes everything, topics that are locked as soon as they are
- * not, if that is within another moment.
- *
- * A dirty shard whose topic is gone though nobody said so, however that came
- * about, is met here, and then the topic is forgotten, lest it be tried for
- * ever: whoever has pointers to a topic's shards found the topic's id in the file of
- * its relation, under a lock he still holds.  So once the worker has the lock,
- * which conflicts with every way to take the file away, and the relation is
- * gone or has another id, nobody has any, and nobody can get one.
+ * SIGTERM is a request to stop, not to die: duties then do what must not be
+ * lost.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -38,9 +22,7 @@
  */
 #include "postgres.h"
 
-#include "access/relation.h"
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "catalog/pg_database.h"
 #include "commands/extension.h"
 #include "libpq/pqsignal.h"
@@ -50,31 +32,34 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/lmgr.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/rel.h"
 #include "utils/wait_event.h"
 
 #include "base/base_guc.h"
-#include "log/log_tableam.h"
 #include "queue/queue_dirty.h"
-#include "queue/queue_state.h"
-#include "queue/queue_topic.h"
+#include "queue/queue_lease.h"
+#include "worker/worker_duty.h"
 #include "worker/worker_launcher.h"
 
-#define ITEMS_A_ROUND	64
-#define STOP_WAIT_MS	2000	/* for backends to leave */
-#define STOP_POLL_MS	20
 #define FAILURE_FIRST_US	INT64CONST(1000000)
 #define FAILURE_LAST_US		INT64CONST(60000000)
 
-/* What this worker wrote and did not flush yet. */
-static XLogRecPtr unflushed_lsn = InvalidXLogRecPtr;
-static int64 unflushed_since;	/* monotonic us: the oldest change in it */
+/* In the order in which they run. */
+static const NaradDuty *const duties[] = {
+	&NaradFrontierDuty,
+};
 
-static int64 failure_delay;		/* us; 0 while all goes well */
+/* What is known of each. */
+typedef struct DutyState
+{
+	int64		failure_delay;	/* us; 0 while all goes well */
+	int64		not_before;		/* monotonic us, since it failed */
+}			DutyState;
+
+static DutyState duty_states[lengthof(duties)];
+static MemoryContext duty_context;
 static bool is_done;			/* leaves because there is nothing to do */
 
 static void
@@ -83,218 +68,13 @@ worker_exit(int code, Datum arg)
 	NaradDirtyLeaveWorker(is_done);
 }
 
-/* ----------------------------------------------------------------
- *		Writing shards
- * ----------------------------------------------------------------
- */
-
-/* The shard of a key, if the relation still is that topic. */
-static NaradShard *
-find_item_shard(const NaradRelInfo *info, const NaradDirtyItem *item)
-{
-	NaradQueueTopic *topic;
-	NaradGroup *group;
-
-	if (info->topic_id != item->topic_id ||
-		item->partition >= info->npartitions)
-		return NULL;
-	topic = NaradQueueTopicFind(item->topic_id);
-	group = topic != NULL ? NaradGroupById(topic, item->group_id) : NULL;
-	return group != NULL ?
-		NaradShardFind(group, item->group_id, item->partition) : NULL;
-}
-
 /*
- * What was written has changes from `since` on.  The WAL writer is told, too:
- * this process may be terminated before it comes to flush.
+ * NaradWorkerSleep
+ *
+ * Sleeps until woken or so many milliseconds have passed; -1: for ever.
  */
-static void
-note_unflushed(XLogRecPtr lsn, int64 since)
-{
-	if (XLogRecPtrIsInvalid(lsn))
-		return;
-	if (XLogRecPtrIsInvalid(unflushed_lsn) || since < unflushed_since)
-		unflushed_since = since;
-	unflushed_lsn = Max(unflushed_lsn, lsn);
-	XLogSetAsyncXactLSN(lsn);
-}
-
-/* Writes one shard, in a transaction.  False if the topic is locked. */
-static bool
-write_item(const NaradDirtyItem *item)
-{
-	Relation	rel;
-	NaradRelInfo *found;
-	NaradRelInfo info;
-	NaradShard *shard = NULL;
-
-	if (!ConditionalLockRelationOid(item->relid, RowExclusiveLock))
-		return false;
-	rel = try_relation_open(item->relid, NoLock);
-	if (rel == NULL)
-	{
-		NaradQueueTopicGone(MyDatabaseId, item->topic_id);
-		UnlockRelationOid(item->relid, RowExclusiveLock);
-		return false;
-	}
-	found = NaradRelIsTopic(rel) ? NaradRelInfoAttach(rel) : NULL;
-	if (found != NULL)
-	{
-		/* A copy: the relation's may go with an invalidation. */
-		info = *found;
-		shard = find_item_shard(&info, item);
-	}
-	if (shard != NULL)
-		note_unflushed(NaradStateWrite(rel, &info, shard, item->group_id),
-					   item->dirty_since);
-	else if (found == NULL || info.topic_id != item->topic_id)
-		NaradQueueTopicGone(MyDatabaseId, item->topic_id);
-	relation_close(rel, RowExclusiveLock);
-	return true;
-}
-
-/* Logs the error and leaves the shard for later. */
-static void
-write_failed(const NaradDirtyItem *item)
-{
-	HOLD_INTERRUPTS();
-	EmitErrorReport();
-	AbortCurrentTransaction();
-	FlushErrorState();
-	RESUME_INTERRUPTS();
-	failure_delay = failure_delay == 0 ? FAILURE_FIRST_US :
-		Min(failure_delay * 2, FAILURE_LAST_US);
-	NaradDirtyPostpone(item, NaradClockNow() + failure_delay);
-}
-
-static bool
-try_write_item(const NaradDirtyItem *item)
-{
-	MemoryContext context = CurrentMemoryContext;
-	volatile bool written = false;
-
-	PG_TRY();
-	{
-		StartTransactionCommand();
-		written = write_item(item);
-		CommitTransactionCommand();
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		write_failed(item);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	return written;
-}
-
-/*
- * Writes all that was dirty when the round began, once each; those that are
- * postponed only if told so.
- */
-static void
-write_dirty_shards(bool postponed)
-{
-	NaradDirtyItem items[ITEMS_A_ROUND];
-	int64		start = NaradClockNow();
-	int			left = NaradDirtyCount();
-
-	pgstat_report_activity(STATE_RUNNING, "writing state of topics");
-	while (left > 0)
-	{
-		int			nitems;
-		int			i;
-
-		nitems = NaradDirtyTake(items, Min(left, ITEMS_A_ROUND), start,
-								postponed);
-		if (nitems == 0)
-			break;
-		for (i = 0; i < nitems; i++)
-		{
-			CHECK_FOR_INTERRUPTS();
-			if (try_write_item(&items[i]) && failure_delay > 0)
-				failure_delay /= 2;
-		}
-		left -= nitems;
-	}
-	pgstat_report_stat(false);
-	pgstat_report_activity(STATE_IDLE, NULL);
-}
-
-static void
-flush_written(void)
-{
-	if (XLogRecPtrIsInvalid(unflushed_lsn))
-		return;
-	XLogFlush(unflushed_lsn);
-	unflushed_lsn = InvalidXLogRecPtr;
-}
-
-/* ----------------------------------------------------------------
- *		The loop
- * ----------------------------------------------------------------
- */
-
-/* Is the extension still there?  Asked when woken with nothing to write. */
-static bool
-extension_exists(void)
-{
-	bool		exists;
-
-	StartTransactionCommand();
-	exists = OidIsValid(get_extension_oid("narad", true));
-	CommitTransactionCommand();
-	return exists;
-}
-
-/*
- * How long to sleep: until the next write or flush is due; -1 if neither is.
- * next_write is 0 while nothing is dirty.
- */
-static long
-sleep_time(int64 next_write)
-{
-	int64		now = NaradClockNow();
-	int64		due = next_write;
-
-	if (!XLogRecPtrIsInvalid(unflushed_lsn))
-	{
-		int64		flush = unflushed_since +
-		(int64) narad_frontier_flush_interval * 1000;
-
-		if (due == 0 || flush < due)
-			due = flush;
-	}
-	if (due == 0)
-		return -1;
-	return due <= now ? 0 : (long) ((due - now + 999) / 1000);
-}
-
-/* Does what is due.  Returns when to write next, 0 if nothing is dirty. */
-static int64
-do_round(int64 next_write)
-{
-	int64		now = NaradClockNow();
-
-	if (next_write != 0 && next_write <= now)
-	{
-		write_dirty_shards(false);
-		next_write = 0;
-	}
-	if (!XLogRecPtrIsInvalid(unflushed_lsn) &&
-		NaradClockNow() - unflushed_since >=
-		(int64) narad_frontier_flush_interval * 1000)
-		flush_written();
-	if (next_write == 0 && NaradDirtyCount() > 0)
-		next_write = NaradClockNow() +
-			(int64) Min(narad_frontier_write_interval,
-						narad_frontier_flush_interval) * 1000;
-	return next_write;
-}
-
-static void
-wait_for_work(long sleep_ms)
+void
+NaradWorkerSleep(long sleep_ms)
 {
 	(void) WaitLatch(MyLatch,
 					 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
@@ -309,50 +89,121 @@ wait_for_work(long sleep_ms)
 	}
 }
 
-/*
- * The clean stop: what backends settle while they leave is written, too.
- * Where somebody wants the database for himself, nobody is waited for.  What
- * could not be written, its topic being locked, is tried for a while; what
- * failed before, once more.
- */
+/* Logs a duty's error and leaves it for later. */
 static void
-stop_cleanly(void)
+duty_failed(DutyState * state)
 {
-	int64		until = NaradClockNow() + STOP_WAIT_MS * INT64CONST(1000);
+	HOLD_INTERRUPTS();
+	EmitErrorReport();
+	AbortCurrentTransaction();
+	FlushErrorState();
+	RESUME_INTERRUPTS();
+	state->failure_delay = state->failure_delay == 0 ? FAILURE_FIRST_US :
+		Min(state->failure_delay * 2, FAILURE_LAST_US);
+	state->not_before = NaradClockNow() + state->failure_delay;
+}
 
-	while (NaradDirtyAttached() > 0 && !NaradDirtyIsBarred() &&
-		   NaradClockNow() < until)
-		wait_for_work(STOP_POLL_MS);
+/* Runs one duty, or its stop.  Returns when it wants to run next. */
+static int64
+run_duty(int i, bool stop)
+{
+	DutyState  *state = &duty_states[i];
+	volatile int64 next = NARAD_DUTY_NEVER;
+	int64		now = NaradClockNow();
 
-	write_dirty_shards(true);
-	until = NaradClockNow() + STOP_WAIT_MS * INT64CONST(1000);
-	while (NaradDirtyCount() > 0 && NaradClockNow() < until)
+	if (!stop && now < state->not_before)
+		return state->not_before;
+	MemoryContextSwitchTo(duty_context);
+	PG_TRY();
 	{
-		wait_for_work(STOP_POLL_MS);
-		write_dirty_shards(false);
+		if (stop)
+			duties[i]->stop();
+		else
+			next = duties[i]->run(now);
+		state->failure_delay = 0;
 	}
-	flush_written();
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(duty_context);
+		duty_failed(state);
+		next = state->not_before;
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(duty_context);
+	MemoryContextReset(duty_context);
+	return next;
+}
+
+/* Runs all that is due; returns when the first is due again. */
+static int64
+run_duties(void)
+{
+	int64		next = NARAD_DUTY_NEVER;
+	int			i;
+
+	for (i = 0; i < lengthof(duties); i++)
+		next = Min(next, run_duty(i, false));
+	return next;
+}
+
+static bool
+is_busy(void)
+{
+	int			i;
+
+	for (i = 0; i < lengthof(duties); i++)
+	{
+		if (duties[i]->is_busy != NULL && duties[i]->is_busy())
+			return true;
+	}
+	return false;
+}
+
+/* Is the extension still there?  Asked when woken with nothing to do. */
+static bool
+extension_exists(void)
+{
+	bool		exists;
+
+	StartTransactionCommand();
+	exists = OidIsValid(get_extension_oid("narad", true));
+	CommitTransactionCommand();
+	return exists;
+}
+
+static long
+milliseconds_until(int64 when)
+{
+	int64		now = NaradClockNow();
+
+	if (when == NARAD_DUTY_NEVER)
+		return -1;
+	return when <= now ? 0 : (long) Min((when - now + 999) / 1000, INT_MAX);
 }
 
 /* Until there is a reason to leave. */
 static void
 worker_loop(void)
 {
-	int64		next_write = 0;
+	int			i;
 
 	while (!ShutdownRequestPending)
 	{
-		next_write = do_round(next_write);
-		if (next_write == 0 && XLogRecPtrIsInvalid(unflushed_lsn) &&
-			!extension_exists())
+		int64		next = run_duties();
+
+		if (!is_busy() && !extension_exists())
 		{
 			is_done = true;
 			return;
 		}
 		if (!ShutdownRequestPending)
-			wait_for_work(sleep_time(next_write));
+			NaradWorkerSleep(milliseconds_until(next));
 	}
-	stop_cleanly();
+	for (i = 0; i < lengthof(duties); i++)
+	{
+		if (duties[i]->stop != NULL)
+			(void) run_duty(i, true);
+	}
 }
 
 /*
@@ -378,6 +229,8 @@ NaradWorkerMain(Datum arg)
 	before_shmem_exit(worker_exit, (Datum) 0);
 	pgstat_report_appname("narad worker");
 	pgstat_report_activity(STATE_IDLE, NULL);
+	duty_context = AllocSetContextCreate(TopMemoryContext, "narad duty",
+										 ALLOCSET_DEFAULT_SIZES);
 	worker_loop();
 	proc_exit(0);
 }
