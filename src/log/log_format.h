@@ -162,8 +162,8 @@ StaticAssertDecl(SizeOfPageHeaderData + sizeof(NaradPageSpecialHead) +
  *
  *	header				24 bytes
  *	large part			NARAD_RECORD_LARGE: NaradLargePart, 8 bytes
- *	extension			NARAD_RECORD_EXT: MAXALIGNed, its first uint16 says how
- *						many bytes, that length included
+ *	extension			NARAD_RECORD_EXT: NaradExtension and what its flags
+ *						say, then padding to MAXALIGN
  *	null bitmap			NARAD_RECORD_HASNULL: as a heap tuple's, then padding
  *						to MAXALIGN
  *	body				the heap tuple's data without its first 24 bytes
@@ -189,7 +189,7 @@ StaticAssertDecl(sizeof(NaradRecordHeader) == 24, "record header");
 #define NARAD_RECORD_HASNULL	0x0001
 #define NARAD_RECORD_HASVAR		0x0002	/* HEAP_HASVARWIDTH */
 #define NARAD_RECORD_LARGE		0x0004
-#define NARAD_RECORD_EXT		0x0008	/* reserved: dedup, producer, due time */
+#define NARAD_RECORD_EXT		0x0008	/* has an extension */
 #define NARAD_RECORD_DEAD		0x0010	/* set by freezing: aborted for good */
 #define NARAD_RECORD_FROZEN		0x0020	/* set by freezing: visible to all */
 /* Freezing may set these at any time; the CRC leaves them out. */
@@ -200,6 +200,40 @@ typedef struct NaradLargePart
 	uint32		total_len;		/* of the record, header included */
 	uint32		reserved;
 } NaradLargePart;
+
+/*
+ * An extension: what a record has that is no column.  The head is followed by
+ *
+ *	8 bytes				NARAD_EXT_DUE: int64, TimestampTz before which the
+ *						record is not delivered
+ *	16 bytes			NARAD_EXT_PRODUCER: NaradProducerPart
+ *	id_len bytes		NARAD_EXT_DEDUP or NARAD_EXT_PRODUCER: the id, text in
+ *						the encoding of the database, not terminated
+ */
+typedef struct NaradExtension
+{
+	uint16		len;			/* of all of it, but for the padding */
+	uint16		flags;			/* NARAD_EXT_* */
+	uint16		id_len;			/* 1 .. NARAD_MAX_ID; 0 without an id */
+	uint16		reserved;
+} NaradExtension;
+
+StaticAssertDecl(sizeof(NaradExtension) == 8, "record extension");
+
+typedef struct NaradProducerPart
+{
+	int64		sequence;
+	int32		epoch;
+	uint32		reserved;
+} NaradProducerPart;
+
+StaticAssertDecl(sizeof(NaradProducerPart) == 16, "producer part");
+
+#define NARAD_EXT_DUE			0x0001
+#define NARAD_EXT_DEDUP			0x0002	/* id is a dedup_id; or ... */
+#define NARAD_EXT_PRODUCER		0x0004	/* ... a producer_id */
+
+#define NARAD_MAX_ID			255 /* bytes of a dedup or producer id */
 
 #define NARAD_PREFIX_LEN		24	/* of tuple data, not stored */
 #define NARAD_MAX_DELTA			PG_UINT16_MAX

@@ -725,6 +725,16 @@ read_tuple(NaradReader *reader, OffsetNumber item)
 	return tuple;
 }
 
+/* What the record has that is no column, if that makes sense. */
+static void
+read_extra(Page page, OffsetNumber item, NaradRecordExtra *extra)
+{
+	ItemId		lp = PageGetItemId(page, item);
+
+	if (!NaradRecordExtraGet(PageGetItem(page, lp), ItemIdGetLength(lp), extra))
+		extra->flags = 0;
+}
+
 /* Answers from an item whose state is known. */
 static void
 answer_item(NaradReader *reader, OffsetNumber item, NaradRead *result)
@@ -733,6 +743,8 @@ answer_item(NaradReader *reader, OffsetNumber item, NaradRead *result)
 	BlockNumber block;
 
 	result->next = result->offset + 1;
+	if (reader->states[item] != NARAD_STATE_DEAD)
+		read_extra(page, item, &result->extra);
 	switch ((NaradRecordState) reader->states[item])
 	{
 		case NARAD_STATE_PENDING:
@@ -764,6 +776,7 @@ answer_item(NaradReader *reader, OffsetNumber item, NaradRead *result)
 		return;
 	}
 	result->status = NARAD_READ_CORRUPT;
+	result->extra.flags = 0;
 	block = reader->segment.first_block + reader->page_no;
 	if (!damage_is_logged(reader, block, item))
 		report_damage(reader, block, item, result->offset, result->next, 1);
@@ -1001,6 +1014,7 @@ NaradReaderRead(NaradReader *reader, NaradOffset offset, NaradRead *result)
 	result->next = offset;
 	result->xid = InvalidTransactionId;
 	result->tuple = NULL;
+	result->extra.flags = 0;
 	result->status = NARAD_READ_END;
 	if (offset >= end)
 		return;

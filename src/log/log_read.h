@@ -10,6 +10,7 @@
 #ifndef LOG_READ_H
 #define LOG_READ_H
 
+#include "log/log_record.h"
 #include "log/log_topic.h"
 #include "utils/snapshot.h"
 
@@ -33,6 +34,9 @@ typedef struct NaradRead
 	TransactionId xid;			/* PENDING: as in the record */
 	HeapTuple	tuple;			/* OK: in the reader's memory, until the next
 								 * call of NaradReaderReset or End */
+	NaradRecordExtra extra;		/* OK, and, with a CRC nobody has looked at,
+								 * PENDING, OWN, INVISIBLE; else no flags. The
+								 * id is good until the next call */
 } NaradRead;
 
 typedef struct NaradReader NaradReader;

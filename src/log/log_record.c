@@ -45,6 +45,10 @@
 	(NARAD_RECORD_HASNULL | NARAD_RECORD_HASVAR | NARAD_RECORD_LARGE | \
 	 NARAD_RECORD_EXT | NARAD_RECORD_VOLATILE)
 
+#define NARAD_EXT_KNOWN_FLAGS \
+	(NARAD_EXT_DUE | NARAD_EXT_DEDUP | NARAD_EXT_PRODUCER)
+#define NARAD_EXT_ID_FLAGS	(NARAD_EXT_DEDUP | NARAD_EXT_PRODUCER)
+
 StaticAssertDecl(NARAD_PREFIX_LEN % MAXIMUM_ALIGNOF == 0,
 				 "prefix keeps the alignment of the body");
 StaticAssertDecl(SIZEOF_DATUM == 8, "placeholders are passed by value");
@@ -181,14 +185,72 @@ compress_values(TupleDesc desc, Datum *values, bool *isnull, Size data_len)
 	return data_len;
 }
 
+/* Bytes of an extension with such flags, its id and padding left out. */
+static uint32
+extension_fixed_length(uint16 flags)
+{
+	uint32		len = sizeof(NaradExtension);
+
+	if (flags & NARAD_EXT_DUE)
+		len += sizeof(int64);
+	if (flags & NARAD_EXT_PRODUCER)
+		len += sizeof(NaradProducerPart);
+	return len;
+}
+
+/* Bytes of an extension with its padding; 0 if there is none. */
+static Size
+extension_size(const NaradRecordExtra *extra)
+{
+	if (extra == NULL || extra->flags == 0)
+		return 0;
+	return MAXALIGN(extension_fixed_length(extra->flags) +
+					((extra->flags & NARAD_EXT_ID_FLAGS) ? extra->id_len : 0));
+}
+
+/* Writes an extension to zeroed bytes. */
+static void
+fill_extension(char *place, const NaradRecordExtra *extra)
+{
+	NaradExtension ext = {0};
+	char	   *next = place + sizeof(ext);
+
+	Assert((extra->flags & ~NARAD_EXT_KNOWN_FLAGS) == 0);
+	Assert((extra->flags & NARAD_EXT_ID_FLAGS) != NARAD_EXT_ID_FLAGS);
+	if (extra->flags & NARAD_EXT_DUE)
+	{
+		memcpy(next, &extra->due, sizeof(extra->due));
+		next += sizeof(extra->due);
+	}
+	if (extra->flags & NARAD_EXT_PRODUCER)
+	{
+		NaradProducerPart part = {extra->sequence, extra->epoch, 0};
+
+		memcpy(next, &part, sizeof(part));
+		next += sizeof(part);
+	}
+	if (extra->flags & NARAD_EXT_ID_FLAGS)
+	{
+		Assert(extra->id_len >= 1 && extra->id_len <= NARAD_MAX_ID);
+		ext.id_len = extra->id_len;
+		memcpy(next, extra->id, extra->id_len);
+		next += extra->id_len;
+	}
+	ext.flags = extra->flags;
+	ext.len = next - place;
+	memcpy(place, &ext, sizeof(ext));
+}
+
 /*
  * Lays out tuple and head in one area and fills them, all but what
  * NaradRecordFinish adds.
  */
 static void
 build_record(NaradRecord *record, TupleDesc desc, Datum *values,
-			 bool *isnull, bool hasnull, Size data_len)
+			 bool *isnull, bool hasnull, Size data_len,
+			 const NaradRecordExtra *extra)
 {
+	Size		ext_size = extension_size(extra);
 	Size		bitmap_len = hasnull ? BITMAPLEN(desc->natts) : 0;
 	Size		hoff = MAXALIGN(SizeofHeapTupleHeader + bitmap_len);
 	Size		body_len = data_len - NARAD_PREFIX_LEN;
@@ -198,12 +260,13 @@ build_record(NaradRecord *record, TupleDesc desc, Datum *values,
 	HeapTuple	tuple;
 	HeapTupleHeader td;
 	NaradRecordHeader *hdr;
+	char	   *next;
 
-	head_len = MAXALIGN(sizeof(NaradRecordHeader) + bitmap_len);
+	head_len = MAXALIGN(sizeof(NaradRecordHeader) + ext_size + bitmap_len);
 	large = head_len + body_len > NARAD_MAX_SMALL;
 	if (large)
 		head_len = MAXALIGN(sizeof(NaradRecordHeader) +
-							sizeof(NaradLargePart) + bitmap_len);
+							sizeof(NaradLargePart) + ext_size + bitmap_len);
 
 	/* Zeroed: padding between columns is stored and summed up. */
 	tuple_size = MAXALIGN(HEAPTUPLESIZE + hoff + data_len);
@@ -223,12 +286,18 @@ build_record(NaradRecord *record, TupleDesc desc, Datum *values,
 	hdr->natts = desc->natts;
 	hdr->flags = (hasnull ? NARAD_RECORD_HASNULL : 0) |
 		((td->t_infomask & HEAP_HASVARWIDTH) ? NARAD_RECORD_HASVAR : 0) |
-		(large ? NARAD_RECORD_LARGE : 0);
+		(large ? NARAD_RECORD_LARGE : 0) |
+		(ext_size > 0 ? NARAD_RECORD_EXT : 0);
+	next = (char *) (hdr + 1);
 	if (large)
-		((NaradLargePart *) (hdr + 1))->total_len = head_len + body_len;
+	{
+		((NaradLargePart *) next)->total_len = head_len + body_len;
+		next += sizeof(NaradLargePart);
+	}
+	if (ext_size > 0)
+		fill_extension(next, extra);
 	if (hasnull)
-		memcpy((char *) hdr + sizeof(NaradRecordHeader) +
-			   (large ? sizeof(NaradLargePart) : 0), td->t_bits, bitmap_len);
+		memcpy(next + ext_size, td->t_bits, bitmap_len);
 
 	record->tuple = tuple;
 	record->head = (char *) hdr;
@@ -240,14 +309,16 @@ build_record(NaradRecord *record, TupleDesc desc, Datum *values,
 /*
  * NaradRecordForm
  *
- * A record from a row's values; the caller's arrays are left alone.  The
- * tuple and head are one chunk of memory, freed by pfree(record->tuple).
+ * A record from a row's values, and from what it has that is no column (NULL:
+ * nothing); the caller's arrays are left alone, and what extra points to is
+ * copied.  The tuple and head are one chunk of memory, freed by
+ * pfree(record->tuple).
  * Errors 54000 if the values exceed narad.max_message_size, and whatever
  * fetching a value from elsewhere may raise.  No narad lock may be held.
  */
 void
 NaradRecordForm(NaradRecord *record, TupleDesc desc, Datum *values,
-				bool *isnull)
+				bool *isnull, const NaradRecordExtra *extra)
 {
 	int			natts = desc->natts;
 	Datum		local_values[FORM_LOCAL_ATTRS];
@@ -279,7 +350,7 @@ NaradRecordForm(NaradRecord *record, TupleDesc desc, Datum *values,
 	data_len = heap_compute_data_size(desc, vals, nulls);
 	if (data_len > TOAST_TUPLE_TARGET)
 		data_len = compress_values(desc, vals, nulls, data_len);
-	build_record(record, desc, vals, nulls, hasnull, data_len);
+	build_record(record, desc, vals, nulls, hasnull, data_len, extra);
 
 	crc = crc_begin(natts, ((NaradRecordHeader *) record->head)->flags);
 	COMP_CRC32C(crc, record->head + sizeof(NaradRecordHeader),
@@ -352,25 +423,51 @@ NaradRecordCrc(const char *record, uint32 len, int partition,
 	return crc_end(crc, partition, offset, time);
 }
 
+/* Where the extension begins, or would. */
+static uint32
+extension_start(const NaradRecordHeader *hdr)
+{
+	return sizeof(NaradRecordHeader) +
+		((hdr->flags & NARAD_RECORD_LARGE) ? sizeof(NaradLargePart) : 0);
+}
+
+/*
+ * Reads the head of the extension that begins at pos.  False if it makes no
+ * sense within len, or if its parts do not add up.
+ */
+static bool
+read_extension(const char *record, uint32 len, uint32 pos,
+			   NaradExtension *ext)
+{
+	bool		has_id;
+
+	if (pos + sizeof(*ext) > len)
+		return false;
+	memcpy(ext, record + pos, sizeof(*ext));
+	has_id = (ext->flags & NARAD_EXT_ID_FLAGS) != 0;
+	return ext->flags != 0 &&
+		(ext->flags & ~NARAD_EXT_KNOWN_FLAGS) == 0 &&
+		(ext->flags & NARAD_EXT_ID_FLAGS) != NARAD_EXT_ID_FLAGS &&
+		has_id == (ext->id_len > 0) &&
+		ext->id_len <= NARAD_MAX_ID &&
+		ext->len == extension_fixed_length(ext->flags) + ext->id_len &&
+		pos + ext->len <= len;
+}
+
 /* Where the null bitmap begins, or would; 0 if not within len. */
 static uint32
 bitmap_start(const char *record, uint32 len)
 {
 	const NaradRecordHeader *hdr = (const NaradRecordHeader *) record;
-	uint32		pos = sizeof(NaradRecordHeader);
+	uint32		pos = extension_start(hdr);
 
-	if (hdr->flags & NARAD_RECORD_LARGE)
-		pos += sizeof(NaradLargePart);
 	if (hdr->flags & NARAD_RECORD_EXT)
 	{
-		uint16		ext_len;
+		NaradExtension ext;
 
-		if (pos + sizeof(ext_len) > len)
+		if (!read_extension(record, len, pos, &ext))
 			return 0;
-		memcpy(&ext_len, record + pos, sizeof(ext_len));
-		if (ext_len < sizeof(ext_len))
-			return 0;
-		pos += MAXALIGN(ext_len);
+		pos += MAXALIGN(ext.len);
 	}
 	return pos <= len ? pos : 0;
 }
@@ -399,6 +496,52 @@ NaradRecordHeadLength(const char *record, uint32 len)
 		pos += BITMAPLEN(hdr->natts);
 	pos = MAXALIGN(pos);
 	return pos <= len ? pos : 0;
+}
+
+/*
+ * NaradRecordExtraGet
+ *
+ * What a record, or a large record's first part, has that is no column; the
+ * id points into it.  False if the extension makes no sense within len bytes.
+ * Trusts nothing, and does not look at the CRC.
+ */
+bool
+NaradRecordExtraGet(const char *record, uint32 len, NaradRecordExtra *extra)
+{
+	const NaradRecordHeader *hdr = (const NaradRecordHeader *) record;
+	NaradExtension ext;
+	const char *next;
+
+	memset(extra, 0, sizeof(*extra));
+	if (len < sizeof(NaradRecordHeader))
+		return false;
+	if ((hdr->flags & NARAD_RECORD_EXT) == 0)
+		return true;
+	if (!read_extension(record, len, extension_start(hdr), &ext))
+		return false;
+
+	extra->flags = ext.flags;
+	next = record + extension_start(hdr) + sizeof(ext);
+	if (ext.flags & NARAD_EXT_DUE)
+	{
+		memcpy(&extra->due, next, sizeof(extra->due));
+		next += sizeof(extra->due);
+	}
+	if (ext.flags & NARAD_EXT_PRODUCER)
+	{
+		NaradProducerPart part;
+
+		memcpy(&part, next, sizeof(part));
+		extra->sequence = part.sequence;
+		extra->epoch = part.epoch;
+		next += sizeof(part);
+	}
+	if (ext.id_len > 0)
+	{
+		extra->id_len = ext.id_len;
+		extra->id = next;
+	}
+	return true;
 }
 
 /*

@@ -15,8 +15,22 @@
 #include "log/log_format.h"
 
 /*
- * A record ready to be appended: `head` is header, large part and null
- * bitmap, padded; the body follows it on the page.  `body` points into
+ * What a record has that is no column: its extension, taken apart.  Without
+ * flags there is none.
+ */
+typedef struct NaradRecordExtra
+{
+	uint16		flags;			/* NARAD_EXT_*; what follows is set by them */
+	uint16		id_len;			/* DEDUP, PRODUCER: 1 .. NARAD_MAX_ID */
+	int32		epoch;			/* PRODUCER */
+	int64		sequence;		/* PRODUCER */
+	int64		due;			/* DUE: TimestampTz */
+	const char *id;				/* DEDUP, PRODUCER: not terminated */
+} NaradRecordExtra;
+
+/*
+ * A record ready to be appended: `head` is header, large part, extension and
+ * null bitmap, padded; the body follows it on the page.  `body` points into
  * `tuple`.  crc_state has all of the CRC but partition, offset and time.
  */
 typedef struct NaradRecord
@@ -37,10 +51,12 @@ typedef struct NaradRecord
  * Forms a record from values in the current memory context.  The first three
  * columns are ignored.  External values are fetched, expanded ones
  * flattened, long ones compressed when that saves space.  Errors 54000 when
- * the values exceed narad.max_message_size.  No catalog access.
+ * the values exceed narad.max_message_size.  No catalog access.  extra: what
+ * else it is to have, or NULL.
  */
 extern void NaradRecordForm(NaradRecord *record, TupleDesc desc,
-							Datum *values, bool *isnull);
+							Datum *values, bool *isnull,
+							const NaradRecordExtra *extra);
 
 /* Completes header and tuple.  Under the tail lock: no error, no palloc. */
 extern void NaradRecordFinish(NaradRecord *record, TransactionId xmin,
@@ -57,6 +73,13 @@ extern uint32 NaradRecordCrc(const char *record, uint32 len, int partition,
 
 /* Bytes before the body, or 0 if the header makes no sense within len. */
 extern uint32 NaradRecordHeadLength(const char *record, uint32 len);
+
+/*
+ * Takes the extension apart of a record, or of a large record's first part;
+ * the id points into it.  False if it makes no sense within len.
+ */
+extern bool NaradRecordExtraGet(const char *record, uint32 len,
+								NaradRecordExtra *extra);
 
 /*
  * The heap tuple of a complete record, palloc'ed: xmin, cmin, frozen and dead

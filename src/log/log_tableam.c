@@ -145,7 +145,8 @@ prepare_item(Relation rel, TupleTableSlot *slot, NaradAppendItem *item)
 		item->explicit_offset = (NaradOffset) offset;
 		item->explicit_time = time;
 	}
-	NaradRecordForm(&item->record, RelationGetDescr(rel), values, isnull);
+	NaradRecordForm(&item->record, RelationGetDescr(rel), values, isnull,
+					NULL);
 }
 
 /*

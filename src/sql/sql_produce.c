@@ -103,7 +103,7 @@ form_records(Relation rel, ProduceRow *rows, int nrows, NaradAppendItem *items)
 		memcpy(isnull + NARAD_ATTR_KEY - 1, rows[i].isnull,
 			   sizeof(rows[i].isnull));
 		NaradRecordForm(&items[i].record, RelationGetDescr(rel), values,
-						isnull);
+						isnull, NULL);
 		items[i].explicit_offset = NARAD_INVALID_OFFSET;
 	}
 }
