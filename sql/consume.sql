@@ -154,3 +154,12 @@ SELECT value, deliveries FROM narad.consume('consume_cursor', 2147483647);
 
 DROP TABLE consume_one, consume_many, consume_capped, consume_holes, consume_bytea, consume_text,
 	consume_large, consume_cursor;
+
+-- What is found dead takes no place under max_in_flight.
+SELECT narad.create_topic('consume_capped', max_in_flight => 2);
+BEGIN;
+SELECT count(*) FROM narad.produce_batch('consume_capped', '{1,2,3,4,5}');
+ROLLBACK;
+SELECT count(*) FROM narad.produce_batch('consume_capped', '{6,7,8}');
+SELECT msg_offset, value FROM narad.consume('consume_capped', 10);
+DROP TABLE consume_capped;

@@ -5,7 +5,7 @@ set -eu
 
 PACKAGES="gcc make binutils
     postgresql-15 postgresql-client-15 postgresql-server-dev-15
-    libipc-run-perl pg-bsd-indent"
+    libipc-run-perl pg-bsd-indent python3-psycopg2"
 
 is_installed() {
     dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q '^install ok installed$'

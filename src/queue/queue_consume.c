@@ -126,6 +126,7 @@ typedef struct NaradConsumer
 	Size		bytes;
 	bool		full;			/* the batch is */
 	bool		no_memory;
+	bool		capped;			/* the last group of claims ended at a cap */
 	int			nnonces;		/* drawn, not used yet */
 	uint64		nonces[MAX_CLAIMS];
 
@@ -505,7 +506,8 @@ claim_group(NaradConsumer *c, int want)
 	c->end = pg_atomic_read_u64(&c->part->end_offset);
 	while (c->nclaims < want && choice == CHOICE_CLAIMED)
 		choice = claim_next(c);
-	if (choice == CHOICE_CAPPED)
+	c->capped = choice == CHOICE_CAPPED;
+	if (c->capped)
 		shard->capped++;
 	LWLockRelease(&shard->lock);
 
@@ -830,6 +832,10 @@ consume_partition(NaradConsumer *c, int partition)
 		NARAD_STOP("consume-read");
 		dispose_group(c);
 		emit_group(c);
+
+		/* Claims that came to nothing count against the cap no more. */
+		if (c->capped && c->ntaken - ntaken < c->nclaims)
+			more = true;
 		least = c->ntaken == ntaken ? Min(least * 2, MAX_CLAIMS) : 1;
 	}
 
