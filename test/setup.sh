@@ -5,7 +5,7 @@ set -eu
 
 PACKAGES="gcc make binutils
     postgresql-15 postgresql-client-15 postgresql-server-dev-15
-    libipc-run-perl pg-bsd-indent python3-psycopg2"
+    libipc-run-perl pg-bsd-indent python3-psycopg2 pgbouncer"
 
 is_installed() {
     dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q '^install ok installed$'
@@ -62,3 +62,9 @@ as_root apt-get -qq update </dev/null >"$log" 2>&1 || {
 is_installed postgresql-common || no_main_cluster
 # shellcheck disable=SC2086
 apt_install $missing
+
+# The same of the pooler: tests start their own.
+case $missing in
+*pgbouncer*)
+    as_root sh -c 'service pgbouncer stop; update-rc.d pgbouncer disable' >/dev/null 2>&1 || : ;;
+esac
