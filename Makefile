@@ -42,6 +42,7 @@ OBJS = \
 	src/queue/queue_load.o \
 	src/queue/queue_page.o \
 	src/queue/queue_receipt.o \
+	src/queue/queue_seek.o \
 	src/queue/queue_set.o \
 	src/queue/queue_settle.o \
 	src/queue/queue_shard.o \

@@ -446,6 +446,27 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION narad.resume_group(regclass, text)
 IS 'end the pause of a consumer group; not undone by rollback';
 
+CREATE FUNCTION narad.seek(
+	topic regclass,
+	consumer_group text,
+	partition integer,
+	msg_offset bigint)
+RETURNS void
+AS 'MODULE_PATHNAME', 'narad_seek'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION narad.seek(regclass, text, integer, bigint)
+IS 'move a consumer group: the offset is the next one it is handed out in the partition; its leases there are void; not undone by rollback';
+
+CREATE FUNCTION narad.seek_to_time(
+	topic regclass,
+	consumer_group text,
+	produced_at timestamp with time zone)
+RETURNS void
+AS 'MODULE_PATHNAME', 'narad_seek_to_time'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION narad.seek_to_time(regclass, text, timestamp with time zone)
+IS 'move a consumer group to the first message of each partition that was appended at or after a time; its leases are void; not undone by rollback';
+
 ---------------------------------------------------------------------------
 -- Looking
 ---------------------------------------------------------------------------
@@ -644,6 +665,8 @@ GRANT EXECUTE ON FUNCTION
 	narad.drop_group(regclass, text),
 	narad.pause_group(regclass, text),
 	narad.resume_group(regclass, text),
+	narad.seek(regclass, text, integer, bigint),
+	narad.seek_to_time(regclass, text, timestamp with time zone),
 	narad._topics(),
 	narad._partitions(),
 	narad._groups(),

@@ -52,7 +52,7 @@ SELECT pg_temp.attempt('SELECT narad.consume(''not_yet'', wait => ''1 s'')');
 ROLLBACK;
 SELECT pg_temp.attempt(format('SELECT narad.nack(%L, reason => ''because'')', :'receipt'));
 SELECT count(*) FROM not_yet;
-SELECT pg_temp.attempt('SELECT narad.' || a) FROM unnest(ARRAY['seek(''not_yet'', ''default'', 0, 0)', 'poll()',
+SELECT pg_temp.attempt('SELECT narad.' || a) FROM unnest(ARRAY['poll()',
 	'commit(''not_yet'', ''default'', 0, 0)', 'produce_once(''not_yet'', ''1'', ''p'', 1)']) a;
 SELECT narad.ack(:'receipt');
 DROP TABLE not_yet;

@@ -435,6 +435,30 @@ NaradGroupSetPaused(Relation rel, NaradRelInfo *info, const char *name,
 	return found;
 }
 
+/*
+ * NaradGroupRaise
+ *
+ * Raises the generation of a live group; false if there is none of that id.
+ * Locks as NaradGroupMake.
+ */
+bool
+NaradGroupRaise(Relation rel, NaradRelInfo *info, NaradGroupId group_id)
+{
+	NaradMetaData meta;
+	GroupPlace	place;
+	bool		found;
+
+	begin_change(rel, info, &meta);
+	found = find_by_id(rel, &meta, group_id, &place);
+	if (found)
+	{
+		place.entry.generation++;
+		write_entry(rel, &place);
+	}
+	end_change(rel, info->shared);
+	return found;
+}
+
 /* The map page on which a partition stands; 0 if the chain ends before. */
 static BlockNumber
 find_map_page(Relation rel, const NaradMetaData *meta, BlockNumber map,

@@ -117,6 +117,10 @@ extern bool NaradGroupRemove(Relation rel, NaradRelInfo *info, const char *name,
 extern bool NaradGroupSetPaused(Relation rel, NaradRelInfo *info,
 								const char *name, bool paused);
 
+/* Raises a live group's generation; false if there is none of that id. */
+extern bool NaradGroupRaise(Relation rel, NaradRelInfo *info,
+							NaradGroupId group_id);
+
 /*
  * First state page of a group's partition, or InvalidBlockNumber if none (and
  * not create), or if the group of that id is gone.  A page never used

@@ -96,6 +96,7 @@ find_free_group(NaradQueueTopic *topic)
 	group->dropped = true;
 	group->is_free = true;
 	pg_atomic_init_u32(&group->next_partition, 0);
+	pg_atomic_init_u32(&group->nseeks, 0);
 	dlist_push_tail(&topic->groups, &group->node);
 	return group;
 }

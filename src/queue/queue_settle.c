@@ -335,7 +335,7 @@ errdetail_for_status(NaradSettleStatus status, const NaradReceipt *receipt)
 		case NARAD_SETTLE_TOPIC_CHANGED:
 			return errdetail("The topic was dropped, truncated or created again.");
 		default:
-			return errdetail("The lease on offset %llu of partition %u is unknown since a restart, or its group or topic was dropped.",
+			return errdetail("The lease on offset %llu of partition %u is unknown since a restart, or its group was moved or dropped, or its topic was dropped.",
 							 offset, partition);
 	}
 }

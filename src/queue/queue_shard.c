@@ -234,6 +234,30 @@ NaradShardDrop(NaradShard *shard)
 }
 
 /*
+ * NaradShardSeek
+ *
+ * A new generation, which starts at an offset: what was leased, pinned or
+ * settled before is forgotten, and whoever still has a lease of the old one
+ * finds that its generation is over.  Its page says so already, so memory is
+ * not ahead of it.  Takes the lock; io_lock is held; no error, provided that
+ * the process is attached to shared memory.
+ */
+void
+NaradShardSeek(NaradShard *shard, uint32 generation, NaradOffset frontier)
+{
+	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+	NaradDirtyClear(shard);
+	empty_shard(shard);
+	shard->generation = generation;
+	shard->frontier = frontier;
+	shard->settled_end = frontier;
+	shard->scan_pos = frontier;
+	shard->returned_turn = false;
+	shard->changes_written = ++shard->changes;
+	LWLockRelease(&shard->lock);
+}
+
+/*
  * NaradShardFree
  *
  * Frees all; nobody has pointers.  In transaction callbacks: no error.

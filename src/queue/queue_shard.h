@@ -32,7 +32,9 @@ typedef struct NaradShard
 								 * the shard is being loaded, by who has
 								 * io_lock.  Nothing may be done with it, and
 								 * it is listed nowhere */
-	uint32		generation;		/* the group's when loaded; seek raises it */
+	uint32		generation;		/* the page's, or, before it is written, the
+								 * group's when loaded; raised by seek, under
+								 * both locks */
 
 	/* What is settled.  I6: frontier only grows within a generation. */
 	NaradOffset frontier;		/* all offsets below it are settled */
@@ -100,6 +102,10 @@ extern NaradShard *NaradShardGet(Relation rel, NaradRelInfo *info,
 /* NULL unless in memory. */
 extern NaradShard *NaradShardFind(NaradGroup *group, NaradGroupId group_id,
 								  int partition);
+
+/* Starts a new generation at an offset that the page has already (seek). */
+extern void NaradShardSeek(NaradShard *shard, uint32 generation,
+						   NaradOffset frontier);
 
 /* Frees what the shard holds and marks it dropped, or frees it all. */
 extern void NaradShardDrop(NaradShard *shard);

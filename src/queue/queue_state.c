@@ -42,6 +42,8 @@
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
 
+#include "base/base_memory.h"
+#include "base/base_stop.h"
 #include "log/log_meta.h"
 #include "queue/queue_dirty.h"
 #include "queue/queue_page.h"
@@ -394,20 +396,18 @@ fold_chained_page(Fold *fold, BlockNumber block, const char *copy,
 
 /*
  * Settles in memory what committed transactions have journalled, and prepares
- * what the pages look like without the entries that ended.
+ * what the pages look like without the entries that ended.  Entries of another
+ * generation than the one given are void, whatever the page's own is.
  */
 static void
 fold_journal(Relation rel, Fold *fold, const char *head_page,
-			 const NaradStateOwner *owner)
+			 const NaradStateOwner *owner, uint32 generation)
 {
 	const NaradStateHead *head = NaradPageStateHead(head_page);
 	PGAlignedBlock copy;
 	BlockNumber block;
 
-	/* Entries of another generation are void, whatever the page's own is. */
-	LWLockAcquire(&fold->shard->lock, LW_SHARED);
-	fold->generation = fold->shard->generation;
-	LWLockRelease(&fold->shard->lock);
+	fold->generation = generation;
 	fold->kept_len = fold_entries(fold, head_page, NARAD_HEAD_JOURNAL_START(head),
 								  fold->kept);
 	for (block = head->journal; block != 0;
@@ -656,6 +656,68 @@ find_head_block(Relation rel, NaradRelInfo *info, NaradShard *shard)
 	return shard->head_block;
 }
 
+/* What a write found, and what it does. */
+typedef struct StateWrite
+{
+	Relation	rel;
+	NaradRelInfo *info;
+	NaradStateOwner owner;
+	BlockNumber block;			/* head page, ... */
+	NaradHeadKind was;			/* ... what it was, ... */
+	PGAlignedBlock old;			/* ... and a copy */
+	Fold	   *fold;
+} StateWrite;
+
+/*
+ * Finds and reads the head page, which is made if need be.  io_lock is held.
+ * False if the group was dropped.
+ */
+static bool
+begin_write(StateWrite *w, Relation rel, NaradRelInfo *info, NaradShard *shard)
+{
+	w->rel = rel;
+	w->info = info;
+	w->block = find_head_block(rel, info, shard);
+	NaradStateOwnerGet(shard, &w->owner);
+	if (w->block == InvalidBlockNumber)
+		return false;
+	w->was = NaradStateHeadCopy(rel, w->block, &w->owner, w->old.data);
+	if (w->was == NARAD_HEAD_GONE)
+		return false;
+	w->fold = palloc0(sizeof(Fold));
+	w->fold->shard = shard;
+	return true;
+}
+
+/* Puts a snapshot on the head page.  False if the group was dropped. */
+static bool
+put_snapshot(StateWrite *w, const StateSnapshot *snapshot, XLogRecPtr *lsn)
+{
+	PGAlignedBlock image;
+
+	Assert(w->was != NARAD_HEAD_OURS ||
+		   NaradPageStateHead(w->old.data)->generation != snapshot->generation ||
+		   NaradPageStateHead(w->old.data)->frontier <= snapshot->frontier);
+	build_head(w->rel, w->info, &w->owner, snapshot, w->was, w->old.data,
+			   w->fold, image.data);
+	return replace_head(w->rel, w->block, &w->owner, w->was, image.data, lsn);
+}
+
+/* The head page is written: what it made superfluous goes. */
+static void
+clean_journal(StateWrite *w)
+{
+	write_folded_pages(w->rel, w->fold, &w->owner);
+	release_empty_pages(w->rel, w->fold, w->block, &w->owner);
+}
+
+static void
+end_write(StateWrite *w)
+{
+	list_free_deep(w->fold->pages);
+	pfree(w->fold);
+}
+
 /*
  * Writes memory to the page, folding the journal.  io_lock is held.  False if
  * the group was dropped.
@@ -664,45 +726,22 @@ static bool
 write_state(Relation rel, NaradRelInfo *info, NaradShard *shard,
 			XLogRecPtr *lsn)
 {
-	PGAlignedBlock old;
-	PGAlignedBlock image;
-	Fold	   *fold;
+	StateWrite	w;
 	StateSnapshot snapshot;
-	NaradStateOwner owner;
-	NaradHeadKind was;
-	BlockNumber block = find_head_block(rel, info, shard);
 	bool		written;
 
-	NaradStateOwnerGet(shard, &owner);
-	if (block == InvalidBlockNumber)
+	if (!begin_write(&w, rel, info, shard))
 		return false;
-	was = NaradStateHeadCopy(rel, block, &owner, old.data);
-	if (was == NARAD_HEAD_GONE)
-		return false;
-
-	fold = palloc0(sizeof(Fold));
-	fold->shard = shard;
-	if (was == NARAD_HEAD_OURS)
-		fold_journal(rel, fold, old.data, &owner);
+	if (w.was == NARAD_HEAD_OURS)
+		fold_journal(rel, w.fold, w.old.data, &w.owner, shard->generation);
 	take_snapshot(shard, &snapshot);
-	written = false;
-	if (!snapshot.dropped)
-	{
-		Assert(was != NARAD_HEAD_OURS ||
-			   NaradPageStateHead(old.data)->generation != snapshot.generation ||
-			   NaradPageStateHead(old.data)->frontier <= snapshot.frontier);
-		build_head(rel, info, &owner, &snapshot, was, old.data, fold,
-				   image.data);
-		written = replace_head(rel, block, &owner, was, image.data, lsn);
-	}
+	written = !snapshot.dropped && put_snapshot(&w, &snapshot, lsn);
 	if (written)
 	{
-		write_folded_pages(rel, fold, &owner);
-		release_empty_pages(rel, fold, block, &owner);
+		clean_journal(&w);
 		finish_write(shard, &snapshot);
 	}
-	list_free_deep(fold->pages);
-	pfree(fold);
+	end_write(&w);
 	pfree(snapshot.image);
 	return written;
 }
@@ -733,6 +772,60 @@ NaradStateWrite(Relation rel, NaradRelInfo *info, NaradShard *shard,
 		shard->written_lsn = lsn;
 	LWLockRelease(&shard->io_lock);
 	return lsn;
+}
+
+/*
+ * NaradStateSeek
+ *
+ * Moves a shard: all below the target is settled from now on, and nothing
+ * above; leases, pins and journal entries are void.  First on the page, in one
+ * record, then, with no error in between, in memory; so a crash, or an error
+ * here, finds the one state or the other.  The caller holds RowExclusiveLock
+ * on the topic, no narad lock, and has a transaction id, so that its commit
+ * flushes.  False, and nothing done, if the group was dropped.
+ *
+ * Before all that the group's generation is raised in the directory, since
+ * frontiers saved until now (queue_saved.c) must not count any more.  Who
+ * saves them has io_lock, too, and so meets either all of this or nothing.
+ */
+bool
+NaradStateSeek(Relation rel, NaradRelInfo *info, NaradShard *shard,
+			   NaradGroupId group_id, NaradOffset target)
+{
+	StateWrite	w;
+	StateSnapshot snapshot = {0};
+	XLogRecPtr	lsn;
+	bool		is_ours;
+	bool		written = false;
+
+	/* Emptying the shard frees shared memory, and must not fail. */
+	(void) NaradMemoryArea();
+	LWLockAcquire(&shard->io_lock, LW_EXCLUSIVE);
+	LWLockAcquire(&shard->lock, LW_SHARED);
+	is_ours = NaradShardIsOf(shard, group_id);
+	snapshot.generation = shard->generation + 1;
+	LWLockRelease(&shard->lock);
+	snapshot.image = "";
+	snapshot.frontier = target;
+	if (is_ours && NaradGroupRaise(rel, info, group_id) &&
+		begin_write(&w, rel, info, shard))
+	{
+		pg_atomic_fetch_add_u32(&shard->group->nseeks, 1);
+		NARAD_FAIL("seek-raised");
+		if (w.was == NARAD_HEAD_OURS)
+			fold_journal(rel, w.fold, w.old.data, &w.owner,
+						 snapshot.generation);
+		written = put_snapshot(&w, &snapshot, &lsn);
+		if (written)
+		{
+			NaradShardSeek(shard, snapshot.generation, target);
+			shard->written_lsn = lsn;
+			clean_journal(&w);
+		}
+		end_write(&w);
+	}
+	LWLockRelease(&shard->io_lock);
+	return written;
 }
 
 /* ----------------------------------------------------------------
@@ -913,30 +1006,31 @@ head_is_ready(Relation rel, BlockNumber block, const NaradStateOwner *owner,
  * transaction, which has an id, commits (I5).  Before its commit record;
  * RowExclusiveLock is held, no narad lock.  May error: the transaction then
  * aborts, and the entries are void with it.  Nothing if the group was
- * dropped.
+ * dropped, or is of another generation by now.
  */
 void
 NaradStateJournal(Relation rel, NaradRelInfo *info, NaradShard *shard,
-				  NaradGroupId group_id, const NaradRange *ranges,
-				  int nranges)
+				  NaradGroupId group_id, uint32 generation,
+				  const NaradRange *ranges, int nranges)
 {
 	JournalTask task;
 	NaradStateOwner owner;
 	BlockNumber block;
 	XLogRecPtr	lsn = InvalidXLogRecPtr;
-	bool		dropped;
+	bool		is_void;
 
 	task.xid = U64FromFullTransactionId(GetTopFullTransactionId());
+	task.generation = generation;
 	task.ranges = ranges;
 	task.nranges = nranges;
 
 	LWLockAcquire(&shard->io_lock, LW_EXCLUSIVE);
 	LWLockAcquire(&shard->lock, LW_SHARED);
-	dropped = !NaradShardIsOf(shard, group_id);
-	task.generation = shard->generation;
+	is_void = !NaradShardIsOf(shard, group_id) ||
+		shard->generation != generation;
 	LWLockRelease(&shard->lock);
 	NaradStateOwnerGet(shard, &owner);
-	block = dropped ? InvalidBlockNumber : find_head_block(rel, info, shard);
+	block = is_void ? InvalidBlockNumber : find_head_block(rel, info, shard);
 	if (block != InvalidBlockNumber &&
 		(head_is_ready(rel, block, &owner, &task) ||
 		 write_state(rel, info, shard, &lsn)))

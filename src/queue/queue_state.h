@@ -43,11 +43,18 @@ extern XLogRecPtr NaradStateWrite(Relation rel, NaradRelInfo *info,
 /*
  * Journals that the current top transaction settles these offsets: I5.  At
  * PRE_COMMIT, RowExclusiveLock held; may error (the transaction then aborts).
- * Sorted, disjoint ranges.
+ * Sorted, disjoint ranges.  Nothing if the shard is no longer the group's, or
+ * of another generation.
  */
 extern void NaradStateJournal(Relation rel, NaradRelInfo *info,
 							  NaradShard *shard, NaradGroupId group_id,
-							  const NaradRange *ranges, int nranges);
+							  uint32 generation, const NaradRange *ranges,
+							  int nranges);
+
+/* Starts a new generation at an offset, on the page and in memory. */
+extern bool NaradStateSeek(Relation rel, NaradRelInfo *info,
+						   NaradShard *shard, NaradGroupId group_id,
+						   NaradOffset target);
 
 /* A first state page that says: start at this offset (create_group). */
 extern void NaradStateStartAt(Relation rel, NaradRelInfo *info,

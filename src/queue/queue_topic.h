@@ -67,6 +67,8 @@ typedef struct NaradGroup
 	bool		is_free;		/* and all its shards have left it */
 	uint32		generation;
 	pg_atomic_uint32 next_partition;	/* where the next consume starts */
+	pg_atomic_uint32 nseeks;	/* counted under the io_lock of the shard that
+								 * is moved */
 	struct NaradShard **shards; /* each set once, under topic lock; live ones
 								 * or not */
 } NaradGroup;
@@ -135,6 +137,12 @@ extern bool NaradGroupCreate(Relation rel, NaradRelInfo *info, const char *name,
 extern void NaradGroupDrop(Relation rel, NaradRelInfo *info, const char *name);
 extern void NaradGroupPause(Relation rel, NaradRelInfo *info, const char *name,
 							bool paused);
+
+/* queue_seek.c: moves a group; not undone by rollback. */
+extern void NaradGroupSeek(Relation rel, NaradRelInfo *info, const char *name,
+						   int partition, NaradOffset offset);
+extern void NaradGroupSeekToTime(Relation rel, NaradRelInfo *info,
+								 const char *name, TimestampTz time);
 
 /* For NaradLogEventTable. */
 extern void NaradQueueTopicGone(Oid database, NaradTopicId topic_id);

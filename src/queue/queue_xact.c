@@ -92,12 +92,16 @@ typedef struct NaradAckedOffset
 {
 	NaradShard *shard;
 	NaradGroupId group_id;
+	uint32		generation;
 	NaradOffset offset;
 } NaradAckedOffset;
 
 static NaradAction *actions = NULL;
 static int	nactions = 0;
 static int	max_actions = 0;
+
+/* This transaction called seek, be it in a subtransaction that is undone. */
+static bool has_sought = false;
 
 /* ------------------------------------------------------- making the list */
 
@@ -220,10 +224,20 @@ NaradXactDelivered(int mark)
 		actions[i].delivered = true;
 }
 
+/*
+ * This transaction has moved a group.
+ */
+void
+NaradXactSought(void)
+{
+	has_sought = true;
+}
+
 static void
 reset_actions(void)
 {
 	nactions = 0;
+	has_sought = false;
 	if (max_actions > MAX_KEPT_ACTIONS)
 	{
 		pfree(actions);
@@ -422,12 +436,15 @@ compare_acked(const void *a, const void *b)
 		return x->shard < y->shard ? -1 : 1;
 	if (x->group_id != y->group_id)
 		return x->group_id < y->group_id ? -1 : 1;
+	if (x->generation != y->generation)
+		return x->generation < y->generation ? -1 : 1;
 	if (x->offset != y->offset)
 		return x->offset < y->offset ? -1 : 1;
 	return 0;
 }
 
-/* The acks that take effect, by shard, group and offset; palloc'ed. */
+/* The acks that take effect, by shard, group, generation and offset;
+ * palloc'ed. */
 static NaradAckedOffset *
 collect_acked(int *nacked)
 {
@@ -442,6 +459,7 @@ collect_acked(int *nacked)
 			continue;
 		acked[*nacked].shard = actions[i].shard;
 		acked[*nacked].group_id = actions[i].group_id;
+		acked[*nacked].generation = actions[i].generation;
 		acked[*nacked].offset = actions[i].offset;
 		(*nacked)++;
 	}
@@ -486,14 +504,16 @@ write_is_late(NaradShard *shard, NaradGroupId group_id)
 	return late;
 }
 
-/* Is the ack of this shard still worth anything?  (Group dropped, seek.) */
+/* Are acks of this shard still worth anything?  (Group dropped, seek.) */
 static bool
-shard_is_void(NaradShard *shard, NaradGroupId group_id)
+acks_are_void(const NaradAckedOffset *acked)
 {
+	NaradShard *shard = acked->shard;
 	bool		is_void;
 
 	LWLockAcquire(&shard->lock, LW_SHARED);
-	is_void = !NaradShardIsOf(shard, group_id);
+	is_void = !NaradShardIsOf(shard, acked->group_id) ||
+		shard->generation != acked->generation;
 	LWLockRelease(&shard->lock);
 	return is_void;
 }
@@ -511,7 +531,7 @@ persist_shard(const NaradAckedOffset *acked, int nacked, bool journal)
 	NaradRelInfo *found;
 	NaradRelInfo info;
 
-	if (journal ? shard_is_void(shard, group_id) :
+	if (journal ? acks_are_void(acked) :
 		!write_is_late(shard, group_id))
 		return;
 
@@ -535,7 +555,8 @@ persist_shard(const NaradAckedOffset *acked, int nacked, bool journal)
 		ranges = MemoryContextAllocHuge(CurrentMemoryContext,
 										nacked * sizeof(NaradRange));
 		nranges = make_ranges(acked, nacked, ranges);
-		NaradStateJournal(rel, &info, shard, group_id, ranges, nranges);
+		NaradStateJournal(rel, &info, shard, group_id, acked->generation,
+						  ranges, nranges);
 		pfree(ranges);
 	}
 	else
@@ -582,7 +603,8 @@ precommit_actions(void)
 		for (to = from + 1; to < nacked; to++)
 		{
 			if (acked[to].shard != acked[from].shard ||
-				acked[to].group_id != acked[from].group_id)
+				acked[to].group_id != acked[from].group_id ||
+				acked[to].generation != acked[from].generation)
 				break;
 		}
 		persist_shard(acked + from, to - from, journal);
@@ -599,6 +621,11 @@ precommit_actions(void)
 static void
 preprepare_actions(void)
 {
+	if (has_sought)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot PREPARE a transaction that has moved a consumer group"),
+				 errhint("Call narad.seek in a transaction of its own.")));
 	for (int i = 0; i < nactions; i++)
 	{
 		if (actions[i].kind != NARAD_ACTION_TAKE)

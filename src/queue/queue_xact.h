@@ -38,6 +38,9 @@ extern int	NaradXactMark(void);
 extern void NaradXactForget(int mark);
 extern void NaradXactDelivered(int mark);
 
+/* A group was moved (seek), which PREPARE TRANSACTION refuses. */
+extern void NaradXactSought(void);
+
 extern void NaradXactRegister(void);
 
 #endif							/* QUEUE_XACT_H */

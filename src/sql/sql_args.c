@@ -32,6 +32,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
+#include "base/base_error.h"
 #include "queue/queue_topic.h"
 #include "sql/sql_args.h"
 
@@ -291,4 +292,28 @@ NaradTopicPartitions(Relation rel)
 	NaradRelInfo *info = NaradRelInfoGet(rel);
 
 	return info != NULL ? info->npartitions : 1;
+}
+
+/*
+ * Errors with NR416 unless an offset is between the partition's bounds.  The
+ * end itself is fine: nothing is there yet.
+ */
+void
+NaradArgCheckOffset(Relation rel, int partition, int64 offset,
+					NaradOffset earliest, NaradOffset end)
+{
+	if (offset >= 0 && offset >= earliest && offset <= end)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_NARAD_OFFSET_OUT_OF_RANGE),
+			 offset < 0 || offset > end ?
+			 errmsg("offset %lld is outside of partition %d of topic \"%s\"",
+					(long long) offset, partition,
+					RelationGetRelationName(rel)) :
+			 errmsg("offset %lld of partition %d of topic \"%s\" is no longer retained",
+					(long long) offset, partition,
+					RelationGetRelationName(rel)),
+			 errdetail("The earliest offset is %llu, and the next one to be given is %llu.",
+					   (unsigned long long) earliest,
+					   (unsigned long long) end)));
 }

@@ -45,6 +45,10 @@ extern char *NaradArgGroupName(FunctionCallInfo fcinfo, int argno);
 extern int	NaradArgPartition(FunctionCallInfo fcinfo, int argno, Relation rel,
 							  int npartitions);
 
+/* ERROR NR416 unless the offset is one of the partition's, or its end. */
+extern void NaradArgCheckOffset(Relation rel, int partition, int64 offset,
+								NaradOffset earliest, NaradOffset end);
+
 /* An argument whose feature does not exist yet: ERROR unless it is null. */
 extern void NaradArgRefuse(FunctionCallInfo fcinfo, int argno,
 						   const char *name);

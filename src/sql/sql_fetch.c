@@ -26,7 +26,6 @@
 #include "miscadmin.h"
 #include "utils/rel.h"
 
-#include "base/base_error.h"
 #include "log/log_meta.h"
 #include "log/log_read.h"
 #include "queue/queue_topic.h"
@@ -52,30 +51,6 @@ PG_FUNCTION_INFO_V1(narad_fetch);
 PG_FUNCTION_INFO_V1(narad_fetch_bytes);
 PG_FUNCTION_INFO_V1(narad_offsets);
 
-/*
- * Errors with NR416 unless an offset is between the partition's bounds.  The
- * end itself is fine: nothing is there yet.
- */
-static void
-check_offset(Relation rel, int partition, int64 offset, NaradOffset earliest,
-			 NaradOffset end)
-{
-	if (offset >= 0 && offset >= earliest && offset <= end)
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_NARAD_OFFSET_OUT_OF_RANGE),
-			 offset < 0 || offset > end ?
-			 errmsg("offset %lld is outside of partition %d of topic \"%s\"",
-					(long long) offset, partition,
-					RelationGetRelationName(rel)) :
-			 errmsg("offset %lld of partition %d of topic \"%s\" is no longer retained",
-					(long long) offset, partition,
-					RelationGetRelationName(rel)),
-			 errdetail("The earliest offset is %llu, and the next one to be given is %llu.",
-					   (unsigned long long) earliest,
-					   (unsigned long long) end)));
-}
-
 static void
 take_arguments(FunctionCallInfo fcinfo, Relation rel, FetchArgs *args)
 {
@@ -96,7 +71,7 @@ take_arguments(FunctionCallInfo fcinfo, Relation rel, FetchArgs *args)
 	from = PG_GETARG_INT64(ARG_FROM_OFFSET);
 	NaradPartitionBounds(rel, NaradTopicInfo(rel), args->partition, &earliest,
 						 &end, &args->stable);
-	check_offset(rel, args->partition, from, earliest, end);
+	NaradArgCheckOffset(rel, args->partition, from, earliest, end);
 	args->from = from;
 }
 

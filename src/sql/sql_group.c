@@ -1,10 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * sql_group.c
- *	  create_group, drop_group, pause_group, resume_group.
+ *	  create_group, drop_group, pause_group, resume_group, seek, seek_to_time.
  *
  * Owns:		nothing.
- * Invariants:	only the topic's owner gets past here.
+ * Invariants:	only the topic's owner gets past here; to seek, SELECT and
+ *				UPDATE will do, as to consume.
  * Locks:		RowExclusiveLock on the topic, kept to the transaction's end.
  * Runs in:		any backend of a primary.
  * On error:	these act at once and are not undone by rollback: whatever can
@@ -22,6 +23,8 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
+#include "log/log_read.h"
+#include "log/log_tableam.h"
 #include "queue/queue_topic.h"
 #include "sql/sql_args.h"
 
@@ -29,6 +32,8 @@ PG_FUNCTION_INFO_V1(narad_create_group);
 PG_FUNCTION_INFO_V1(narad_drop_group);
 PG_FUNCTION_INFO_V1(narad_pause_group);
 PG_FUNCTION_INFO_V1(narad_resume_group);
+PG_FUNCTION_INFO_V1(narad_seek);
+PG_FUNCTION_INFO_V1(narad_seek_to_time);
 
 /*
  * The topic of the first argument, owned by the caller.
@@ -116,4 +121,54 @@ Datum
 narad_resume_group(PG_FUNCTION_ARGS)
 {
 	return set_paused(fcinfo, "resume_group()", false);
+}
+
+/*
+ * The topic of the first argument, which the caller may consume from.
+ */
+static Relation
+open_consumable(FunctionCallInfo fcinfo, const char *function)
+{
+	Relation	rel;
+
+	NaradArgCheckWritable(function);
+	rel = NaradArgTopic(fcinfo, 0, RowExclusiveLock);
+	NaradTopicCheckAcl(rel, ACL_SELECT | ACL_UPDATE);
+	NaradLogTopicKeep(rel);
+	return rel;
+}
+
+Datum
+narad_seek(PG_FUNCTION_ARGS)
+{
+	Relation	rel = open_consumable(fcinfo, "seek()");
+	char	   *name = NaradArgGroupName(fcinfo, 1);
+	NaradRelInfo *info;
+	NaradOffset earliest;
+	NaradOffset end;
+	NaradOffset stable;
+	int			partition;
+
+	NaradArgNotNull(fcinfo, 2, "partition");
+	NaradArgNotNull(fcinfo, 3, "msg_offset");
+	partition = NaradArgPartition(fcinfo, 2, rel, NaradTopicPartitions(rel));
+	info = NaradRelInfoCreate(rel, 0, 0);
+	NaradPartitionBounds(rel, info, partition, &earliest, &end, &stable);
+	NaradArgCheckOffset(rel, partition, PG_GETARG_INT64(3), earliest, end);
+	NaradGroupSeek(rel, info, name, partition, PG_GETARG_INT64(3));
+	table_close(rel, NoLock);
+	PG_RETURN_VOID();
+}
+
+Datum
+narad_seek_to_time(PG_FUNCTION_ARGS)
+{
+	Relation	rel = open_consumable(fcinfo, "seek_to_time()");
+	char	   *name = NaradArgGroupName(fcinfo, 1);
+
+	NaradArgNotNull(fcinfo, 2, "produced_at");
+	NaradGroupSeekToTime(rel, NaradRelInfoCreate(rel, 0, 0), name,
+						 PG_GETARG_TIMESTAMPTZ(2));
+	table_close(rel, NoLock);
+	PG_RETURN_VOID();
 }
