@@ -36,6 +36,7 @@ OBJS = \
 	src/log/log_xact.o \
 	src/log/log_xlog.o \
 	src/queue/queue_consume.o \
+	src/queue/queue_deadletter.o \
 	src/queue/queue_dirty.o \
 	src/queue/queue_group.o \
 	src/queue/queue_lease.o \
@@ -50,6 +51,7 @@ OBJS = \
 	src/queue/queue_topic.o \
 	src/queue/queue_verify.o \
 	src/queue/queue_xact.o \
+	src/worker/worker_deadletter.o \
 	src/worker/worker_frontier.o \
 	src/worker/worker_launcher.o \
 	src/worker/worker_main.o \

@@ -525,7 +525,9 @@ CREATE FUNCTION narad._groups(
 	OUT scheduled integer,
 	OUT acked_ahead_ranges integer,
 	OUT unpersisted_ranges bigint,
-	OUT paused boolean)
+	OUT paused boolean,
+	OUT dead_lettered bigint,
+	OUT dead_letters_waiting integer)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'narad__groups'
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE ROWS 10;
@@ -592,7 +594,8 @@ COMMENT ON COLUMN narad.partitions.corrupt_records IS 'damaged records met since
 
 CREATE VIEW narad.groups AS
 SELECT topic, consumer_group, partition, frontier, end_offset, in_flight,
-	acked_ahead_ranges, unpersisted_ranges, scheduled, paused, returned
+	acked_ahead_ranges, unpersisted_ranges, scheduled, paused, returned,
+	dead_lettered, dead_letters_waiting
 FROM narad._groups();
 COMMENT ON VIEW narad.groups IS 'consumer groups, one row for each partition';
 COMMENT ON COLUMN narad.groups.topic IS 'table of the topic';
@@ -602,7 +605,9 @@ COMMENT ON COLUMN narad.groups.frontier IS 'last offset up to which everything i
 COMMENT ON COLUMN narad.groups.end_offset IS 'next offset to be given in the partition';
 COMMENT ON COLUMN narad.groups.in_flight IS 'messages leased, those acknowledged by open transactions included';
 COMMENT ON COLUMN narad.groups.returned IS 'messages delivered before that are available again; null if the group was not used since the server started';
-COMMENT ON COLUMN narad.groups.scheduled IS 'messages held back by the delay of a nack';
+COMMENT ON COLUMN narad.groups.scheduled IS 'messages held back by the delay of a nack, or by retry_delay';
+COMMENT ON COLUMN narad.groups.dead_lettered IS 'messages given up after max_deliveries, moved to the dead-letter topic if there is one';
+COMMENT ON COLUMN narad.groups.dead_letters_waiting IS 'messages to be given up that the worker has not moved yet';
 COMMENT ON COLUMN narad.groups.acked_ahead_ranges IS 'ranges of settled offsets above the frontier; null if the group was not used since the server started';
 COMMENT ON COLUMN narad.groups.unpersisted_ranges IS 'changes since the state page was last written: at least the number of ranges settled that it does not have';
 COMMENT ON COLUMN narad.groups.paused IS 'the group is handed out nothing';

@@ -19,19 +19,16 @@ SELECT narad.create_topic('not_yet');
 SELECT count(*) FROM narad.produce('not_yet', '1');
 SELECT receipt AS receipt FROM narad.consume('not_yet') \gset
 SELECT pg_temp.attempt(format('SELECT narad.create_topic(''not_yet_new'', %s)', a)) FROM unnest(ARRAY[
-	'max_deliveries => 5', 'dead_letter_topic => ''not_yet''', 'retry_delay => ''1 s''', 'retry_backoff => 2',
 	'ordering => ''key''', 'cleanup => ''settled''', 'dedup_window => ''1 min''', 'segment_age => ''1 hour''']) a;
 SELECT pg_temp.attempt(format('SELECT narad.alter_topic(''not_yet'', %s)', a)) FROM unnest(ARRAY[
-	'partitions => 2', 'max_deliveries => 5', 'dead_letter_topic => ''not_yet''', 'retry_delay => ''1 s''',
-	'retry_backoff => 2', 'ordering => ''key''', 'cleanup => ''settled''', 'dedup_window => ''1 min''',
+	'partitions => 2', 'ordering => ''key''', 'cleanup => ''settled''', 'dedup_window => ''1 min''',
 	'segment_age => ''1 hour''']) a;
 -- Values that will never be allowed are told apart.
 SELECT pg_temp.attempt(format('SELECT narad.alter_topic(''not_yet'', %s)', a)) FROM unnest(ARRAY[
-	'max_deliveries => 0', 'retry_delay => ''-1 s''', 'retry_backoff => 0.5', 'retry_backoff => ''NaN''',
-	'retry_backoff => ''Infinity''', 'ordering => ''random''', 'cleanup => ''''', 'dedup_window => ''0''',
+	'ordering => ''random''', 'cleanup => ''''', 'dedup_window => ''0''',
 	'segment_age => ''-1 day''']) a;
 -- The defaults may be given.
-SELECT narad.alter_topic('not_yet', retry_delay => '0', retry_backoff => 1, ordering => 'none',
+SELECT narad.alter_topic('not_yet', ordering => 'none',
 	cleanup => 'retain', dedup_window => '5 min', segment_age => '24:00');
 SELECT count(*) FROM narad.topic_settings WHERE topic = 'not_yet'::regclass;
 SELECT pg_temp.attempt('SELECT narad.' || a) FROM unnest(ARRAY[
@@ -50,7 +47,6 @@ ROLLBACK;
 BEGIN ISOLATION LEVEL SERIALIZABLE;
 SELECT pg_temp.attempt('SELECT narad.consume(''not_yet'', wait => ''1 s'')');
 ROLLBACK;
-SELECT pg_temp.attempt(format('SELECT narad.nack(%L, reason => ''because'')', :'receipt'));
 SELECT count(*) FROM not_yet;
 SELECT pg_temp.attempt('SELECT narad.' || a) FROM unnest(ARRAY['poll()',
 	'commit(''not_yet'', ''default'', 0, 0)', 'produce_once(''not_yet'', ''1'', ''p'', 1)']) a;

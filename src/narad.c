@@ -21,7 +21,9 @@
 #include "log/log_xact.h"
 #include "narad_rmgr.h"
 #include "narad_shmem.h"
+#include "queue/queue_deadletter.h"
 #include "queue/queue_shard.h"
+#include "sql/sql_produce.h"
 #include "worker/worker_launcher.h"
 
 PG_MODULE_MAGIC;
@@ -52,6 +54,7 @@ _PG_init(void)
 	NaradShmemRegister();
 	NaradLogXactRegisterFirst();
 	NaradQueueRegister();
+	NaradDeadLetterAppend = NaradProduceRow;
 	NaradLogXactRegisterLast();
 	NaradLauncherRegister();
 }

@@ -23,6 +23,7 @@ typedef enum NaradLockRank
 	NARAD_LOCK_STATE_IO,		/* one writer of a shard's state pages */
 	NARAD_LOCK_SHARD,			/* leases and frontier of a shard */
 	NARAD_LOCK_DIRTY,			/* list of shards to be written */
+	NARAD_LOCK_DEAD_LETTER,		/* list of shards with dead letters */
 	NARAD_LOCK_GROUPS,			/* group directory, state maps on disk */
 	NARAD_LOCK_ALLOC,			/* slot allocator of a topic's file */
 	NARAD_LOCK_TAIL,			/* tail of a partition */

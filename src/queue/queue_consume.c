@@ -75,6 +75,7 @@
 #include "log/log_hull.h"
 #include "log/log_read.h"
 #include "queue/queue_consume.h"
+#include "queue/queue_deadletter.h"
 #include "queue/queue_settle.h"
 #include "queue/queue_xact.h"
 
@@ -119,6 +120,7 @@ typedef struct NaradConsumer
 	NaradGroupId group_id;
 	Snapshot	snapshot;		/* NULL: committed as of now */
 	int64		timeout;		/* us */
+	NaradRetryPolicy policy;
 	uint32		max_in_flight;
 	uint32		max_acked_ahead;
 	Size		max_bytes;
@@ -362,6 +364,13 @@ next_returned(NaradConsumer *c, bool *capped)
 			/* Part of a run that was found dead or damaged meanwhile. */
 			c->returned_left--;
 			NaradShardRemoveLease(shard, lease);
+			continue;
+		}
+		if (NaradShardIsExhausted(shard, lease))
+		{
+			/* The limit was lowered, or the server restarted. */
+			c->returned_left--;
+			NaradDeadLetterAdd(shard, lease, NaradClockNow());
 			continue;
 		}
 		if (below_cap(c, lease->offset))
@@ -608,8 +617,7 @@ give_back(NaradShard *shard, NaradLease *lease, bool recheck)
 {
 	NaradOffset offset = lease->offset;
 
-	lease->deliveries--;
-	if (lease->deliveries == 0 && NaradSetReserve(&shard->pending, offset))
+	if (lease->deliveries == 1 && NaradSetReserve(&shard->pending, offset))
 	{
 		(void) NaradSetAdd(&shard->pending, offset);
 		NaradShardRemoveLease(shard, lease);
@@ -617,7 +625,7 @@ give_back(NaradShard *shard, NaradLease *lease, bool recheck)
 			add_recheck(shard, offset, offset);
 	}
 	else
-		NaradShardReturn(shard, lease, 0, 0);
+		NaradShardUnclaim(shard, lease, 0);
 }
 
 /*
@@ -668,6 +676,8 @@ dispose_claim(NaradConsumer *c, NaradClaim *done, int64 now,
 		case NARAD_READ_OK:
 			/* The client has all of its time, however long reading took. */
 			lease->leased_at = wall_now;
+			if (lease->first_leased_at == 0)
+				lease->first_leased_at = wall_now;
 			lease->expires_at = wall_now + c->timeout;
 			NaradLeaseSetDeadline(&shard->leases, lease,
 								  NaradDeadline(now, c->timeout));
@@ -794,6 +804,7 @@ begin_visit(NaradConsumer *c, int partition)
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	if (NaradShardIsOf(shard, c->group_id))
 	{
+		shard->policy = c->policy;
 		NaradShardExpire(shard, NaradClockNow(), MAX_EXPIRED);
 		c->returned_left = Min(shard->leases.nstate[NARAD_LEASE_RETURNED],
 							   (uint32) Max(MAX_TURNED,
@@ -908,6 +919,7 @@ NaradConsume(Relation rel, NaradRelInfo *info, const NaradConsumeArgs *args,
 	settings = NaradTopicSettingsGet(rel);
 	c->max_in_flight = settings->max_in_flight;
 	c->max_acked_ahead = settings->max_acked_ahead;
+	NaradRetryPolicyGet(settings, &c->policy);
 	c->rel = rel;
 	c->info = &own_info;
 	c->args = args;

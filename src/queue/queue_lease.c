@@ -6,8 +6,9 @@
  * Owns:       NaradLeaseTable and its entries, in shared memory.
  * Invariants: I2: an offset has at most one entry, and an entry one nonce.
  *			   An entry is in the hash table for as long as it exists; in the
- *			   heap when LEASED or DELAYED, in the FIFO when RETURNED, in
- *			   neither when PINNED (a pinned lease cannot expire: I5).
+ *			   heap when LEASED or DELAYED, in one of its own when
+ *			   DEAD_LETTER, in the FIFO when RETURNED, in none of them when
+ *			   PINNED (a pinned lease cannot expire: I5) or SUSPECT.
  *			   nstate[] counts the entries by state.
  * Locks:      none; the caller holds the shard lock, exclusively for changes.
  * Runs in:    any backend, the worker, and transaction callbacks.
@@ -62,26 +63,36 @@ compare_deadlines(const pairingheap_node *a, const pairingheap_node *b,
 	return 0;
 }
 
+/* The heap for an entry of this state. */
+static pairingheap_node **
+heap_of(NaradLeaseTable *table, const NaradLease *lease)
+{
+	return lease->state == NARAD_LEASE_DEAD_LETTER ?
+		&table->dead_root : &table->heap_root;
+}
+
 static void
 heap_add(NaradLeaseTable *table, NaradLease *lease)
 {
-	pairingheap heap = {compare_deadlines, NULL, table->heap_root};
+	pairingheap_node **root = heap_of(table, lease);
+	pairingheap heap = {compare_deadlines, NULL, *root};
 
 	Assert(!lease->in_heap);
 	pairingheap_add(&heap, &lease->heap_node);
-	table->heap_root = heap.ph_root;
+	*root = heap.ph_root;
 	lease->in_heap = true;
 }
 
 static void
 heap_remove(NaradLeaseTable *table, NaradLease *lease)
 {
-	pairingheap heap = {compare_deadlines, NULL, table->heap_root};
+	pairingheap_node **root = heap_of(table, lease);
+	pairingheap heap = {compare_deadlines, NULL, *root};
 
 	if (!lease->in_heap)
 		return;
 	pairingheap_remove(&heap, &lease->heap_node);
-	table->heap_root = heap.ph_root;
+	*root = heap.ph_root;
 	lease->in_heap = false;
 }
 
@@ -110,6 +121,7 @@ NaradLeaseTableClear(NaradLeaseTable *table)
 		{
 			NaradLease *next = lease->hash_next;
 
+			NaradFree(lease->reason);
 			NaradFree(lease);
 			lease = next;
 		}
@@ -232,6 +244,7 @@ NaradLeaseRemove(NaradLeaseTable *table, NaradLease *lease)
 	heap_remove(table, lease);
 	table->nstate[lease->state]--;
 	table->nentries--;
+	NaradLeaseSetReason(lease, NULL);
 
 	if (table->nunused < LEASE_MAX_UNUSED)
 	{
@@ -243,9 +256,10 @@ NaradLeaseRemove(NaradLeaseTable *table, NaradLease *lease)
 }
 
 /*
- * Moves an entry to a state, which may be its own: into the heap (LEASED,
- * DELAYED; its deadline is set), to the end of the FIFO (RETURNED) or out of
- * both (PINNED; the deadline is kept for a rollback).  The shard's count of
+ * Moves an entry to a state, which may be its own: into a heap (LEASED,
+ * DELAYED, DEAD_LETTER; its deadline is set), to the end of the FIFO
+ * (RETURNED) or out of all (SUSPECT, PINNED; the deadline is kept for a
+ * rollback).  The shard's count of
  * holes is the caller's to keep.
  */
 void
@@ -262,7 +276,8 @@ NaradLeaseSetState(NaradLeaseTable *table, NaradLease *lease,
 
 	if (state == NARAD_LEASE_RETURNED)
 		dlist_push_tail(&table->returned, &lease->fifo_node);
-	else if (state == NARAD_LEASE_LEASED || state == NARAD_LEASE_DELAYED)
+	else if (state == NARAD_LEASE_LEASED || state == NARAD_LEASE_DELAYED ||
+			 state == NARAD_LEASE_DEAD_LETTER)
 		heap_add(table, lease);
 }
 
@@ -278,8 +293,18 @@ NaradLeaseClearHolder(NaradLease *lease)
 	lease->pid = 0;
 	lease->pinner = 0;
 	lease->pin_action = 0;
-	lease->leased_at = 0;
 	lease->expires_at = 0;
+}
+
+/*
+ * Takes over the text of a nack, which is from NaradAlloc, or NULL; frees the
+ * one before.
+ */
+void
+NaradLeaseSetReason(NaradLease *lease, char *reason)
+{
+	NaradFree(lease->reason);
+	lease->reason = reason;
 }
 
 /*
@@ -304,6 +329,17 @@ NaradLeaseEarliest(const NaradLeaseTable *table)
 	if (table->heap_root == NULL)
 		return NULL;
 	return pairingheap_container(NaradLease, heap_node, table->heap_root);
+}
+
+/*
+ * The DEAD_LETTER entry whose next try is first, or NULL.
+ */
+NaradLease *
+NaradLeaseEarliestDead(const NaradLeaseTable *table)
+{
+	if (table->dead_root == NULL)
+		return NULL;
+	return pairingheap_container(NaradLease, heap_node, table->dead_root);
 }
 
 /*

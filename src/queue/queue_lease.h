@@ -25,8 +25,24 @@ typedef enum NaradLeaseState
 	NARAD_LEASE_LEASED,			/* in the deadline heap */
 	NARAD_LEASE_PINNED,			/* an open transaction acked or nacked it */
 	NARAD_LEASE_RETURNED,		/* in the FIFO of available ones */
-	NARAD_LEASE_DELAYED			/* nacked with delay; in the deadline heap */
+	NARAD_LEASE_DELAYED,		/* back with a delay; in the deadline heap */
+	NARAD_LEASE_DEAD_LETTER,	/* out of deliveries, to be moved away; in the
+								 * heap of those, by the time of the next try */
+	NARAD_LEASE_SUSPECT			/* was out, or may have been, when the server
+								 * crashed; available, one at a time */
 } NaradLeaseState;
+
+#define NARAD_LEASE_NSTATES 6
+
+/* How a message's last lease ended. */
+typedef enum NaradLeaseEnd
+{
+	NARAD_END_NONE,				/* it has had none, or nobody knows */
+	NARAD_END_EXPIRED,
+	NARAD_END_NACKED,
+	NARAD_END_ROLLED_BACK,		/* or its backend died */
+	NARAD_END_CRASHED			/* with the server */
+} NaradLeaseEnd;
 
 typedef struct NaradLease
 {
@@ -37,17 +53,22 @@ typedef struct NaradLease
 	bool		taker_open;		/* the transaction that took it is open */
 	bool		taker_aborted;	/* it rolled back while another had it pinned */
 	bool		is_hole;		/* counted in the shard's nholes */
-	bool		in_heap;		/* LEASED or DELAYED, and its deadline is
-								 * known */
+	bool		in_heap;		/* LEASED, DELAYED or DEAD_LETTER, and its
+								 * deadline is known */
+	uint8		ended;			/* NaradLeaseEnd of the delivery before this
+								 * one, or of the last */
+	uint8		failures;		/* moves to the dead-letter topic that failed */
 	uint32		deliveries;		/* this one included while leased */
 	int64		deadline;		/* monotonic us: expiry, or when due */
-	TimestampTz leased_at;
+	TimestampTz first_leased_at;	/* since the server started */
+	TimestampTz leased_at;		/* the last time, once it has ended */
 	TimestampTz expires_at;		/* wall clock, for showing only */
 	int			pid;			/* of the taker */
 	int			pinner;			/* pid of the pinning backend, or 0 */
 	uint32		pin_action;		/* that backend's: its last action on it */
+	char	   *reason;			/* the last nack's, or NULL; from NaradAlloc */
 	struct NaradLease *hash_next;
-	pairingheap_node heap_node; /* LEASED, DELAYED */
+	pairingheap_node heap_node; /* LEASED, DELAYED, DEAD_LETTER */
 	dlist_node	fifo_node;		/* RETURNED */
 } NaradLease;
 
@@ -56,8 +77,9 @@ typedef struct NaradLeaseTable
 	NaradLease **buckets;
 	uint32		nbuckets;		/* power of two, or 0 */
 	uint32		nentries;
-	uint32		nstate[4];		/* entries by state */
+	uint32		nstate[NARAD_LEASE_NSTATES];	/* entries by state */
 	pairingheap_node *heap_root;	/* earliest deadline */
+	pairingheap_node *dead_root;	/* of the DEAD_LETTER ones */
 	dlist_head	returned;		/* oldest first */
 	dlist_head	unused;			/* entries to be reused, by fifo_node */
 	uint32		nunused;
@@ -75,12 +97,16 @@ extern NaradLease *NaradLeaseInsert(NaradLeaseTable *table, NaradOffset offset);
 /* Out of hash, heap and FIFO. */
 extern void NaradLeaseRemove(NaradLeaseTable *table, NaradLease *lease);
 
-/* Moves between heap, FIFO (at its end) and neither; deadline set before. */
+/* Moves between heaps, FIFO (at its end) and none; deadline set before. */
 extern void NaradLeaseSetState(NaradLeaseTable *table, NaradLease *lease,
 							   NaradLeaseState state);
 
-/* No holder any more: what is left is offset and deliveries. */
+/* No holder any more: what is left is the offset and what became of its
+ * deliveries. */
 extern void NaradLeaseClearHolder(NaradLease *lease);
+
+/* Takes over a text from NaradAlloc, or NULL, in place of the one before. */
+extern void NaradLeaseSetReason(NaradLease *lease, char *reason);
 
 /* A new deadline for one that is in the heap. */
 extern void NaradLeaseSetDeadline(NaradLeaseTable *table, NaradLease *lease,
@@ -88,6 +114,9 @@ extern void NaradLeaseSetDeadline(NaradLeaseTable *table, NaradLease *lease,
 
 /* The LEASED or DELAYED entry of the earliest deadline, or NULL. */
 extern NaradLease *NaradLeaseEarliest(const NaradLeaseTable *table);
+
+/* The DEAD_LETTER entry that is to be tried first, or NULL. */
+extern NaradLease *NaradLeaseEarliestDead(const NaradLeaseTable *table);
 extern NaradLease *NaradLeaseFirstReturned(const NaradLeaseTable *table);
 
 /* Iteration in no order: start with NULL; no change meanwhile. */

@@ -290,6 +290,7 @@ load_page(Relation rel, NaradShard *shard, const char *page,
 
 	shard->frontier = Max(shard->frontier, head->frontier);
 	shard->generation = head->generation;
+	shard->dead_lettered = head->dead_lettered;
 	if (image != NULL)
 		(void) load_image(shard, image, head->image_len, false);
 	else

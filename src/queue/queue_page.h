@@ -58,7 +58,7 @@ typedef struct NaradStateHead
 	BlockNumber journal;		/* first journal page, or 0 */
 	NaradOffset handout_mark;	/* reserved */
 	uint64		lost_to_retention;	/* reserved */
-	uint64		dead_lettered;	/* reserved */
+	uint64		dead_lettered;	/* messages that were given up */
 	BlockNumber spare;			/* first unused journal page, or 0 */
 	uint32		reserved1;
 	uint64		reserved[2];

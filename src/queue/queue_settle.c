@@ -28,16 +28,21 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "access/relation.h"
 #include "access/xact.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "base/base_error.h"
 #include "base/base_guc.h"
+#include "base/base_memory.h"
 #include "base/base_stop.h"
 #include "log/log_tableam.h"
+#include "queue/queue_deadletter.h"
 #include "queue/queue_dirty.h"
 #include "queue/queue_settle.h"
 #include "queue/queue_xact.h"
@@ -45,11 +50,15 @@
 /* Longer than this no lease and no delay is: a hundred years. */
 #define MAX_DELAY		(INT64CONST(36525) * USECS_PER_DAY)
 
+/* To this retry_delay grows. */
+#define MAX_RETRY_DELAY	(12 * USECS_PER_HOUR)
+
 /* What a receipt leads to. */
 typedef struct NaradSettleTarget
 {
 	NaradShard *shard;
 	int64		visibility_timeout; /* us; the topic's */
+	NaradRetryPolicy policy;
 } NaradSettleTarget;
 
 /* ------------------------------------------------- how leases come back */
@@ -63,15 +72,38 @@ NaradDeadline(int64 now, int64 delay)
 	return now + Min(delay, MAX_DELAY);
 }
 
+/* What the topic's settings say about the next delivery, in us. */
+static int64
+retry_delay(const NaradRetryPolicy *policy, uint32 deliveries)
+{
+	double		delay;
+
+	if (policy->delay == 0 || deliveries == 0)
+		return 0;
+	delay = (double) policy->delay * pow(policy->backoff, deliveries - 1);
+	return delay < (double) MAX_RETRY_DELAY ? (int64) delay : MAX_RETRY_DELAY;
+}
+
 /*
  * Makes a leased, pinned or delayed message available again: at once, at the
- * end of the FIFO, or after `delay` us.  Its delivery count stays, its receipt
- * is void.  The shard lock is held exclusively.
+ * end of the FIFO, or after a delay.  One that has had its last delivery
+ * becomes a dead letter instead, at once.  Its delivery count stays, its
+ * receipt is void.  The shard lock is held exclusively.
  */
 void
-NaradShardReturn(NaradShard *shard, NaradLease *lease, int64 now, int64 delay)
+NaradShardReturn(NaradShard *shard, NaradLease *lease, NaradLeaseEnd ended,
+				 int64 now, int64 delay)
 {
+	if (delay == NARAD_RETRY_DELAY)
+		delay = retry_delay(&shard->policy, lease->deliveries);
 	NaradLeaseClearHolder(lease);
+	if (ended != NARAD_END_NONE)
+		lease->ended = ended;
+	if (NaradShardIsExhausted(shard, lease))
+	{
+		NaradDeadLetterAdd(shard, lease, now);
+		return;
+	}
 	if (delay > 0)
 	{
 		lease->deadline = NaradDeadline(now, delay);
@@ -83,6 +115,26 @@ NaradShardReturn(NaradShard *shard, NaradLease *lease, int64 now, int64 delay)
 	/* The page holds the delivery counts of retried messages. */
 	if (lease->deliveries > 0)
 		NaradDirtyMark(shard);
+}
+
+/*
+ * Undoes a claim that no client has seen: no delivery is counted, and nothing
+ * is delayed.  Exclusive shard lock.
+ */
+void
+NaradShardUnclaim(NaradShard *shard, NaradLease *lease, int64 now)
+{
+	if (lease->deliveries > 0)
+		lease->deliveries--;
+	NaradShardReturn(shard, lease, NARAD_END_NONE, now, 0);
+}
+
+/* The deadline of a lease has passed. */
+static void
+expire_lease(NaradShard *shard, NaradLease *lease, int64 now)
+{
+	shard->expired++;
+	NaradShardReturn(shard, lease, NARAD_END_EXPIRED, now, 0);
 }
 
 /*
@@ -99,8 +151,9 @@ NaradShardExpire(NaradShard *shard, int64 now, int max)
 		if (lease == NULL || lease->deadline > now)
 			break;
 		if (lease->state == NARAD_LEASE_LEASED)
-			shard->expired++;
-		NaradShardReturn(shard, lease, now, 0);
+			expire_lease(shard, lease, now);
+		else
+			NaradShardReturn(shard, lease, NARAD_END_NONE, now, 0);
 	}
 }
 
@@ -117,6 +170,7 @@ find_shard(const NaradReceipt *receipt, NaradSettleTarget *target)
 	NaradQueueTopic *topic = NULL;
 	NaradGroup *group;
 	NaradRelInfo *info;
+	const NaradTopicSettings *settings;
 	Relation	rel;
 
 	if (!OidIsValid(relid))
@@ -138,7 +192,9 @@ find_shard(const NaradReceipt *receipt, NaradSettleTarget *target)
 
 	NaradTopicCheckAcl(rel, ACL_SELECT | ACL_UPDATE);
 	NaradLogTopicKeep(rel);
-	target->visibility_timeout = NaradTopicSettingsGet(rel)->visibility_timeout;
+	settings = NaradTopicSettingsGet(rel);
+	target->visibility_timeout = settings->visibility_timeout;
+	NaradRetryPolicyGet(settings, &target->policy);
 	relation_close(rel, NoLock);
 
 	group = NaradGroupById(topic, receipt->group_id);
@@ -168,8 +224,9 @@ find_lease(NaradShard *shard, const NaradReceipt *receipt, int64 now,
 	lease = NaradLeaseFind(&shard->leases, receipt->offset);
 	if (lease == NULL)
 		return NARAD_SETTLE_UNKNOWN;
-	if (lease->state == NARAD_LEASE_RETURNED ||
-		lease->state == NARAD_LEASE_DELAYED)
+
+	/* Nobody holds it, unless it is on its way to the dead letters. */
+	if (lease->nonce == 0)
 		return NARAD_SETTLE_EXPIRED;
 
 	/* I4 */
@@ -182,8 +239,7 @@ find_lease(NaradShard *shard, const NaradReceipt *receipt, int64 now,
 	}
 	else if (lease->deadline <= now)
 	{
-		shard->expired++;
-		NaradShardReturn(shard, lease, now, 0);
+		expire_lease(shard, lease, now);
 		return NARAD_SETTLE_EXPIRED;
 	}
 	*found = lease;
@@ -192,13 +248,34 @@ find_lease(NaradShard *shard, const NaradReceipt *receipt, int64 now,
 
 /* ------------------------------------------------------ ack, nack, extend */
 
+/*
+ * A nack's reason for the dead letter it may lead to; NULL if there can be
+ * none, or when memory is short.
+ */
+static char *
+keep_reason(const char *reason, const NaradRetryPolicy *policy)
+{
+	char	   *kept;
+	int			len;
+
+	if (reason == NULL || policy->max_deliveries == 0 || NaradMemoryIsLow())
+		return NULL;
+	len = pg_mbcliplen(reason, strlen(reason), NARAD_MAX_REASON);
+	kept = NaradAlloc(len + 1);
+	if (kept != NULL)
+		memcpy(kept, reason, len);
+	return kept;
+}
+
 static NaradSettleStatus
-pin_receipt(NaradActionKind kind, const NaradReceipt *receipt, int64 delay)
+pin_receipt(NaradActionKind kind, const NaradReceipt *receipt, int64 delay,
+			const char *reason)
 {
 	NaradSettleTarget target;
 	NaradSettleStatus status;
 	NaradShard *shard;
 	NaradLease *lease = NULL;
+	char	   *kept;
 
 	status = find_shard(receipt, &target);
 	if (status != NARAD_SETTLE_OK)
@@ -210,11 +287,15 @@ pin_receipt(NaradActionKind kind, const NaradReceipt *receipt, int64 delay)
 	NaradXactReserve(1);
 	NARAD_STOP("ack-found");
 
+	kept = keep_reason(reason, &target.policy);
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+	shard->policy = target.policy;
 	status = find_lease(shard, receipt, NaradClockNow(), &lease);
 	if (status == NARAD_SETTLE_OK)
-		NaradXactPin(kind, shard, lease, delay);
+		NaradXactPin(kind, shard, lease, delay, kept);
 	LWLockRelease(&shard->lock);
+	if (status != NARAD_SETTLE_OK)
+		NaradFree(kept);
 	return status;
 }
 
@@ -227,17 +308,19 @@ pin_receipt(NaradActionKind kind, const NaradReceipt *receipt, int64 delay)
 NaradSettleStatus
 NaradAck(const NaradReceipt *receipt)
 {
-	return pin_receipt(NARAD_ACTION_ACK, receipt, 0);
+	return pin_receipt(NARAD_ACTION_ACK, receipt, 0, NULL);
 }
 
 /*
  * As NaradAck, but the message is available again at commit, or `delay` us
- * after it.
+ * after it (NARAD_RETRY_DELAY: as the topic's settings say).  The beginning of
+ * the reason, which may be NULL, is kept with the message if the topic limits
+ * deliveries and there is memory.
  */
 NaradSettleStatus
-NaradNack(const NaradReceipt *receipt, int64 delay)
+NaradNack(const NaradReceipt *receipt, int64 delay, const char *reason)
 {
-	return pin_receipt(NARAD_ACTION_NACK, receipt, delay);
+	return pin_receipt(NARAD_ACTION_NACK, receipt, delay, reason);
 }
 
 /*

@@ -35,8 +35,12 @@ typedef enum NaradSettleStatus
  */
 extern NaradSettleStatus NaradAck(const NaradReceipt *receipt);
 
-/* delay in us; 0: available at commit. */
-extern NaradSettleStatus NaradNack(const NaradReceipt *receipt, int64 delay);
+/*
+ * delay in us, 0: available at commit, NARAD_RETRY_DELAY: by the topic's
+ * settings.  The reason, or NULL, is kept for a dead letter if there is memory.
+ */
+extern NaradSettleStatus NaradNack(const NaradReceipt *receipt, int64 delay,
+								   const char *reason);
 
 /* timeout in us, -1: the topic's visibility_timeout. */
 extern NaradSettleStatus NaradExtend(const NaradReceipt *receipt, int64 timeout,
@@ -53,9 +57,16 @@ NARAD_NORETURN extern void NaradSettleReport(NaradSettleStatus status,
  * What becomes of a lease that is not settled.  The shard lock is held
  * exclusively; no memory, no error.
  */
-/* Available again, after delay us if that is not 0. */
-extern void NaradShardReturn(NaradShard *shard, NaradLease *lease, int64 now,
-							 int64 delay);
+/* The delay that the topic's retry_delay and retry_backoff give. */
+#define NARAD_RETRY_DELAY (-1)
+
+/* Available again, at once or after a delay in us; or, if that was the last
+ * delivery, a dead letter.  ended: what is to be remembered. */
+extern void NaradShardReturn(NaradShard *shard, NaradLease *lease,
+							 NaradLeaseEnd ended, int64 now, int64 delay);
+
+/* Back as it was before a claim that no client has seen. */
+extern void NaradShardUnclaim(NaradShard *shard, NaradLease *lease, int64 now);
 
 /* Returns up to max entries whose time has come. */
 extern void NaradShardExpire(NaradShard *shard, int64 now, int max);

@@ -38,6 +38,7 @@
 
 #include "base/base_memory.h"
 #include "log/log_hull.h"
+#include "queue/queue_deadletter.h"
 #include "queue/queue_dirty.h"
 #include "queue/queue_shard.h"
 #include "queue/queue_state.h"
@@ -121,7 +122,9 @@ reset_shard(NaradRelInfo *info, NaradShard *shard, NaradGroupId group_id)
 	shard->generation = shard->group->generation;
 	shard->returned_turn = false;
 	shard->delivered = shard->acked = shard->expired = 0;
-	shard->capped = shard->corrupt = 0;
+	shard->capped = shard->corrupt = shard->dead_lettered = 0;
+	shard->is_moving = false;
+	memset(&shard->policy, 0, sizeof(NaradRetryPolicy));
 	shard->changes = shard->changes_written = 0;
 	shard->head_block = InvalidBlockNumber;
 	shard->written_lsn = InvalidXLogRecPtr;
@@ -180,6 +183,29 @@ NaradShardFind(NaradGroup *group, NaradGroupId group_id, int partition)
 }
 
 /*
+ * NaradShardLookup
+ *
+ * The shard of a key that was kept without a lock, if it is in memory and the
+ * relation is still the key's topic; else NULL.  The caller has the relation
+ * locked, and asks NaradShardIsOf under the shard lock.
+ */
+NaradShard *
+NaradShardLookup(const NaradRelInfo *info, NaradTopicId topic_id,
+				 NaradGroupId group_id, int partition)
+{
+	NaradQueueTopic *topic;
+	NaradGroup *group;
+
+	if (info->topic_id != topic_id)
+		return NULL;
+	topic = NaradQueueTopicFind(topic_id);
+	group = topic != NULL ? NaradGroupById(topic, group_id) : NULL;
+	if (group == NULL || partition >= group->npartitions)
+		return NULL;
+	return NaradShardFind(group, group_id, partition);
+}
+
+/*
  * NaradShardGet
  *
  * The shard, loaded from its state page if this is its first use.  The caller
@@ -228,6 +254,7 @@ NaradShardDrop(NaradShard *shard)
 	shard->dropped = true;
 	shard->generation++;
 	NaradDirtyClear(shard);
+	NaradDeadLetterForget(shard);
 	empty_shard(shard);
 	LWLockRelease(&shard->lock);
 	LWLockRelease(&shard->io_lock);
@@ -247,7 +274,9 @@ NaradShardSeek(NaradShard *shard, uint32 generation, NaradOffset frontier)
 {
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	NaradDirtyClear(shard);
+	NaradDeadLetterForget(shard);
 	empty_shard(shard);
+	shard->is_moving = false;
 	shard->generation = generation;
 	shard->frontier = frontier;
 	shard->settled_end = frontier;
@@ -267,9 +296,24 @@ NaradShardFree(NaradShard *shard)
 {
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	NaradDirtyClear(shard);
+	NaradDeadLetterForget(shard);
 	LWLockRelease(&shard->lock);
 	empty_shard(shard);
 	NaradFree(shard);
+}
+
+/*
+ * NaradRetryPolicyGet
+ *
+ * The part of the settings that a shard keeps.
+ */
+void
+NaradRetryPolicyGet(const NaradTopicSettings *settings,
+					NaradRetryPolicy *policy)
+{
+	policy->delay = settings->retry_delay;
+	policy->backoff = settings->retry_backoff;
+	policy->max_deliveries = settings->max_deliveries;
 }
 
 /* ----------------------------------------------------------------
@@ -447,7 +491,9 @@ NaradShardSettleRange(NaradShard *shard, NaradOffset first, NaradOffset last)
 Size
 NaradQueueShmemSize(void)
 {
-	return add_size(NaradQueueTopicShmemSize(), NaradDirtyShmemSize());
+	return add_size(add_size(NaradQueueTopicShmemSize(),
+							 NaradDirtyShmemSize()),
+					NaradDeadLetterShmemSize());
 }
 
 /*
@@ -460,6 +506,7 @@ NaradQueueShmemInit(void)
 {
 	NaradQueueTopicShmemInit();
 	NaradDirtyShmemInit();
+	NaradDeadLetterShmemInit();
 }
 
 /*

@@ -16,6 +16,18 @@
 
 #define NARAD_MAX_RECHECKS 32
 
+/*
+ * What the topic's settings say about messages that come back.  Each shard has
+ * a copy, for those who return a message where no settings can be read:
+ * whoever consumes, acks or nacks brings it up to date.
+ */
+typedef struct NaradRetryPolicy
+{
+	int64		delay;			/* us */
+	double		backoff;
+	uint32		max_deliveries; /* 0: no limit */
+} NaradRetryPolicy;
+
 /* Constant, or under `lock`, unless said otherwise. */
 typedef struct NaradShard
 {
@@ -54,9 +66,12 @@ typedef struct NaradShard
 	uint64		ring_pos;		/* of the partition's ring, read so far */
 	bool		returned_turn;	/* next choice may be a returned message */
 
+	NaradRetryPolicy policy;
 	NaradLeaseTable leases;
 	uint32		nholes;			/* leases with is_hole: below settled_end and
 								 * leased or returned */
+	uint64		dead_lettered;	/* messages that were given up, ever */
+	bool		is_moving;		/* the worker has one pinned */
 
 	/* Counters, since the server started. */
 	uint64		delivered;
@@ -72,6 +87,11 @@ typedef struct NaradShard
 	int64		dirty_since;	/* monotonic us */
 	dlist_node	dirty_node;		/* in the database's list while is_dirty; both
 								 * change under lock and the dirty lock */
+	dlist_node	dead_node;		/* in the list of queue_deadletter.c while
+								 * is_dead_listed; both change under lock and
+								 * the dead letter lock */
+	bool		is_dead_listed;
+	int64		dead_due;		/* monotonic us: the first move; same */
 	int64		write_after;	/* monotonic us: not to be tried before, since
 								 * it failed; dirty lock */
 	BlockNumber head_block;		/* state page, or InvalidBlockNumber; io_lock */
@@ -103,6 +123,12 @@ extern NaradShard *NaradShardGet(Relation rel, NaradRelInfo *info,
 extern NaradShard *NaradShardFind(NaradGroup *group, NaradGroupId group_id,
 								  int partition);
 
+/* The same by the key that is kept where no lock keeps a shard: NULL unless the
+ * relation, which the caller has locked, is still that topic. */
+extern NaradShard *NaradShardLookup(const NaradRelInfo *info,
+									NaradTopicId topic_id,
+									NaradGroupId group_id, int partition);
+
 /* Starts a new generation at an offset that the page has already (seek). */
 extern void NaradShardSeek(NaradShard *shard, uint32 generation,
 						   NaradOffset frontier);
@@ -128,6 +154,18 @@ extern void NaradShardCountHole(NaradShard *shard, NaradLease *lease);
 
 /* Takes an entry out of leases, and out of nholes. */
 extern void NaradShardRemoveLease(NaradShard *shard, NaradLease *lease);
+
+/* The part of the settings that a shard keeps. */
+extern void NaradRetryPolicyGet(const NaradTopicSettings *settings,
+								NaradRetryPolicy *policy);
+
+/* Has the message had as many deliveries as the topic allows? */
+static inline bool
+NaradShardIsExhausted(const NaradShard *shard, const NaradLease *lease)
+{
+	return shard->policy.max_deliveries > 0 &&
+		lease->deliveries >= shard->policy.max_deliveries;
+}
 
 /* The whole queue layer, for the wiring at the root. */
 extern Size NaradQueueShmemSize(void);

@@ -142,10 +142,10 @@ put_chunk(ImageWriter *writer, const NaradSet *set,
 static bool
 was_delivered_before(const NaradLease *lease)
 {
-	if (lease->state == NARAD_LEASE_RETURNED ||
-		lease->state == NARAD_LEASE_DELAYED)
-		return lease->deliveries >= 1;
-	return lease->deliveries >= 2;
+	if (lease->state == NARAD_LEASE_LEASED ||
+		lease->state == NARAD_LEASE_PINNED)
+		return lease->deliveries >= 2;
+	return lease->deliveries >= 1;
 }
 
 static void
@@ -200,6 +200,7 @@ typedef struct StateSnapshot
 	uint32		image_len;
 	NaradOffset frontier;
 	uint32		generation;
+	uint64		dead_lettered;
 	uint64		changes;
 	int64		taken_at;		/* monotonic us */
 	bool		dropped;
@@ -231,6 +232,7 @@ take_snapshot(NaradShard *shard, StateSnapshot *snapshot)
 	snapshot->image_len = writer.len;
 	snapshot->frontier = shard->frontier;
 	snapshot->generation = shard->generation;
+	snapshot->dead_lettered = shard->dead_lettered;
 	snapshot->changes = shard->changes;
 	snapshot->taken_at = NaradClockNow();
 	snapshot->dropped = shard->dropped;
@@ -615,6 +617,7 @@ build_head(Relation rel, NaradRelInfo *info, const NaradStateOwner *owner,
 	head->partition = owner->partition;
 	head->generation = snapshot->generation;
 	head->frontier = snapshot->frontier;
+	head->dead_lettered = snapshot->dead_lettered;
 	head->image_len = snapshot->image_len;
 	head->image_crc = NaradImageCrc(snapshot->image, snapshot->image_len);
 	if (snapshot->image_len <= INLINE_LIMIT &&
@@ -804,6 +807,7 @@ NaradStateSeek(Relation rel, NaradRelInfo *info, NaradShard *shard,
 	LWLockAcquire(&shard->lock, LW_SHARED);
 	is_ours = NaradShardIsOf(shard, group_id);
 	snapshot.generation = shard->generation + 1;
+	snapshot.dead_lettered = shard->dead_lettered;
 	LWLockRelease(&shard->lock);
 	snapshot.image = "";
 	snapshot.frontier = target;
@@ -1081,14 +1085,14 @@ NaradStateStartAt(Relation rel, NaradRelInfo *info,
 /*
  * NaradStatePeek
  *
- * The frontier as it is on the page, which may be behind memory; false if
- * there is no page.  Any lock; info need not be attached, and may be NULL
- * during recovery.
+ * Figures as they are on the page, which may be behind memory; false if there
+ * is no page.  Any lock; info need not be attached, and may be NULL during
+ * recovery.
  */
 bool
 NaradStatePeek(Relation rel, NaradRelInfo *info,
 			   const NaradGroupEntry *group, int partition,
-			   NaradOffset *frontier)
+			   NaradStateFigures *figures)
 {
 	NaradStateOwner owner;
 	PGAlignedBlock copy;
@@ -1104,6 +1108,7 @@ NaradStatePeek(Relation rel, NaradRelInfo *info,
 	if (block == InvalidBlockNumber ||
 		NaradStateHeadCopy(rel, block, &owner, copy.data) != NARAD_HEAD_OURS)
 		return false;
-	*frontier = NaradPageStateHead(copy.data)->frontier;
+	figures->frontier = NaradPageStateHead(copy.data)->frontier;
+	figures->dead_lettered = NaradPageStateHead(copy.data)->dead_lettered;
 	return true;
 }

@@ -61,9 +61,16 @@ extern void NaradStateStartAt(Relation rel, NaradRelInfo *info,
 							  const NaradGroupEntry *group, int partition,
 							  NaradOffset frontier);
 
-/* The frontier as on the page; for views and standbys.  False if no page. */
+/* What a page says without its image. */
+typedef struct NaradStateFigures
+{
+	NaradOffset frontier;
+	uint64		dead_lettered;
+}			NaradStateFigures;
+
+/* Figures as on the page; for views and standbys.  False if no page. */
 extern bool NaradStatePeek(Relation rel, NaradRelInfo *info,
 						   const NaradGroupEntry *group, int partition,
-						   NaradOffset *frontier);
+						   NaradStateFigures *figures);
 
 #endif							/* QUEUE_STATE_H */

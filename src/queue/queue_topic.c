@@ -42,6 +42,7 @@
 #include "commands/defrem.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "storage/shmem.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -660,6 +661,87 @@ delete_settings_row(Oid relid)
 	table_close(table, RowExclusiveLock);
 }
 
+/* The topics that name a table as their dead-letter topic. */
+static List *
+dead_letter_sources(Relation table, Oid target)
+{
+	List	   *sources = NIL;
+	AttrNumber	attno = get_attnum(RelationGetRelid(table),
+								   "dead_letter_topic");
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	row;
+	Datum		topic;
+
+	if (attno == InvalidAttrNumber)
+		return NIL;
+	ScanKeyInit(&key, attno, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(target));
+	scan = systable_beginscan(table, InvalidOid, false, NULL, 1, &key);
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
+	{
+		if (settings_column(table, row, "topic", REGCLASSOID, &topic))
+			sources = lappend_oid(sources, DatumGetObjectId(topic));
+	}
+	systable_endscan(scan);
+	return sources;
+}
+
+/* Unsets the dead-letter topic of a topic, if it still is that one. */
+static void
+unset_dead_letter_topic(Relation table, Oid relid, Oid target)
+{
+	TupleDesc	desc = RelationGetDescr(table);
+	AttrNumber	attno = get_attnum(RelationGetRelid(table),
+								   "dead_letter_topic");
+	Datum	   *values = palloc0(desc->natts * sizeof(Datum));
+	bool	   *isnull = palloc0(desc->natts * sizeof(bool));
+	bool	   *changed = palloc0(desc->natts * sizeof(bool));
+	SysScanDesc scan = begin_settings_scan(table, relid);
+	HeapTuple	row = systable_getnext(scan);
+	Datum		value;
+
+	isnull[attno - 1] = changed[attno - 1] = true;
+	if (HeapTupleIsValid(row) &&
+		settings_column(table, row, "dead_letter_topic", REGCLASSOID, &value) &&
+		DatumGetObjectId(value) == target)
+	{
+		row = heap_modify_tuple(row, desc, values, isnull, changed);
+		CatalogTupleUpdate(table, &row->t_self, row);
+		if (SearchSysCacheExists1(RELOID, ObjectIdGetDatum(relid)))
+		{
+			CacheInvalidateRelcacheByRelid(relid);
+			ereport(NOTICE,
+					(errmsg("topic \"%s\" has no dead-letter topic any more",
+							get_rel_name(relid))));
+		}
+	}
+	systable_endscan(scan);
+}
+
+/*
+ * A table goes: no topic keeps it as its dead-letter topic, lest another table
+ * of that OID take the place.  The lock on such a topic is alter_topic's.
+ */
+static void
+forget_dead_letter_topic(Oid target)
+{
+	Relation	table = open_settings_table(RowExclusiveLock);
+	List	   *sources;
+	ListCell   *cell;
+
+	if (table == NULL)
+		return;
+	sources = dead_letter_sources(table, target);
+	foreach(cell, sources)
+	{
+		LockRelationOid(lfirst_oid(cell), ShareUpdateExclusiveLock);
+		unset_dead_letter_topic(table, lfirst_oid(cell), target);
+	}
+	list_free(sources);
+	table_close(table, RowExclusiveLock);
+}
+
 /*
  * Is this the OID of a table of access method narad?  *rewrites is the table
  * for whose rewrite it was made, if any.
@@ -684,7 +766,8 @@ relid_is_topic(Oid relid, Oid *rewrites)
 }
 
 /*
- * A topic that is dropped takes its settings along.  So does one that becomes
+ * A topic that is dropped takes its settings along, and is nobody's
+ * dead-letter topic any more.  So does one that becomes
  * an ordinary table by SET ACCESS METHOD: its new file's table is dropped,
  * which by then has the old access method.  (Into or within narad nothing is
  * rewritten.)  Whoever drops a topic also attaches to shared memory now, since
@@ -702,7 +785,10 @@ topic_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		!relid_is_topic(object_id, &rewrites))
 		return;
 	(void) NaradMemoryArea();
-	delete_settings_row(OidIsValid(rewrites) ? rewrites : object_id);
+	if (OidIsValid(rewrites))
+		object_id = rewrites;
+	delete_settings_row(object_id);
+	forget_dead_letter_topic(object_id);
 }
 
 /* ----------------------------------------------------------------

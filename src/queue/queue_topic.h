@@ -82,6 +82,11 @@ typedef struct NaradQueueTopic
 	pg_atomic_uint32 relid;		/* refreshed by whoever opens it */
 	LWLock		lock;
 	dlist_head	groups;			/* under lock; entries live until topic_gone */
+
+	/* Moves of dead letters; under the lock of queue_deadletter.c. */
+	int64		moves_after;	/* monotonic us: no move before */
+	int64		move_began;		/* same: the last one */
+	uint32		move_failures;	/* in a row */
 } NaradQueueTopic;
 
 /* The caller has the relation locked (any lock).  Valid until the next

@@ -416,8 +416,8 @@ NaradVerifyStatePage(NaradVerify * verify, const NaradGroupEntry *group,
 /* What a shard says, and what it comes to. */
 typedef struct ShardCheck
 {
-	uint32		nstate[4];
-	uint32		counted[4];
+	uint32		nstate[NARAD_LEASE_NSTATES];
+	uint32		counted[NARAD_LEASE_NSTATES];
 	uint32		nholes;
 	uint32		holes_counted;
 	uint64		nsettled;

@@ -32,6 +32,7 @@
  *											if the consume call failed
  *		ACK			settled					leased as before, or returned if
  *		NACK		returned or delayed		its taker rolled back meanwhile
+ *		MOVE		settled					a dead letter again, to be tried later
  *
  * At a rollback pins are undone before takes: what this transaction both took
  * and acked is first a plain lease again, and then returned.
@@ -59,6 +60,7 @@
 #include "base/base_memory.h"
 #include "base/base_stop.h"
 #include "log/log_tableam.h"
+#include "queue/queue_deadletter.h"
 #include "queue/queue_dirty.h"
 #include "queue/queue_settle.h"
 #include "queue/queue_state.h"
@@ -77,7 +79,8 @@ typedef struct NaradAction
 	NaradShard *shard;
 	NaradOffset offset;
 	uint64		nonce;
-	int64		delay;			/* NACK */
+	int64		delay;			/* NACK: us, or NARAD_RETRY_DELAY */
+	char	   *reason;			/* NACK: from NaradAlloc, or NULL */
 	NaradGroupId group_id;		/* the shard's, when made */
 	uint32		generation;		/* same */
 	uint32		prev;			/* the pin before this one on the same lease */
@@ -159,12 +162,13 @@ NaradXactTake(NaradShard *shard, const NaradLease *lease)
 
 /*
  * Pins a live lease, or one this transaction has pinned already, as acked or
- * nacked.  Saying the same twice is nothing.  Room for one action was
- * reserved; the shard lock is held exclusively.
+ * nacked; or a dead letter, as on its way.  Saying the same twice is nothing.
+ * The reason is ours from here on.  Room for one action was reserved; the
+ * shard lock is held exclusively.
  */
 void
 NaradXactPin(NaradActionKind kind, NaradShard *shard, NaradLease *lease,
-			 int64 delay)
+			 int64 delay, char *reason)
 {
 	NaradAction *action;
 	uint32		prev = NO_ACTION;
@@ -173,13 +177,15 @@ NaradXactPin(NaradActionKind kind, NaradShard *shard, NaradLease *lease,
 	{
 		Assert(lease->pinner == MyProcPid && lease->pin_action < nactions);
 		prev = lease->pin_action;
-		if (actions[prev].kind == kind && actions[prev].delay == delay)
+		if (actions[prev].kind == kind && actions[prev].delay == delay &&
+			reason == NULL)
 			return;
 		actions[prev].superseded = true;
 	}
 
 	action = add_action(kind, shard, lease);
 	action->delay = delay;
+	action->reason = reason;
 	action->prev = prev;
 	lease->pinner = MyProcPid;
 	lease->pin_action = nactions - 1;
@@ -290,28 +296,42 @@ holds_pin(const NaradAction *action, const NaradLease *lease)
 		lease->pin_action == action - actions;
 }
 
+/* The last word on a pinned lease, with its transaction committed. */
 static void
-commit_action(const NaradAction *action, int64 now)
+commit_pin(NaradAction *action, NaradLease *lease, int64 now)
 {
 	NaradShard *shard = action->shard;
+
+	switch (action->kind)
+	{
+		case NARAD_ACTION_ACK:
+			shard->acked++;
+			NaradShardSettle(shard, action->offset);
+			break;
+		case NARAD_ACTION_MOVE:
+			NaradDeadLetterMoved(shard);
+			NaradShardSettle(shard, action->offset);
+			break;
+		default:
+			if (action->reason != NULL)
+				NaradLeaseSetReason(lease, action->reason);
+			action->reason = NULL;
+			NaradShardReturn(shard, lease, NARAD_END_NACKED, now,
+							 action->delay);
+			break;
+	}
+}
+
+static void
+commit_action(NaradAction *action, int64 now)
+{
 	NaradLease *lease = action_lease(action);
 
-	if (lease == NULL)
-		return;
-	if (action->kind == NARAD_ACTION_TAKE)
-	{
+	if (lease != NULL && action->kind == NARAD_ACTION_TAKE)
 		lease->taker_open = false;
-		return;
-	}
-	if (!holds_pin(action, lease))
-		return;
-	if (action->kind == NARAD_ACTION_ACK)
-	{
-		shard->acked++;
-		NaradShardSettle(shard, action->offset);
-	}
-	else
-		NaradShardReturn(shard, lease, now, action->delay);
+	else if (lease != NULL && holds_pin(action, lease))
+		commit_pin(action, lease, now);
+	NaradFree(action->reason);
 }
 
 /*
@@ -337,9 +357,15 @@ undo_pin(const NaradAction *action, int64 now, bool is_sub)
 
 	lease->pinner = 0;
 	lease->pin_action = 0;
+	if (action->kind == NARAD_ACTION_MOVE)
+	{
+		NaradDeadLetterFailed(shard, lease, now);
+		return;
+	}
 	if (lease->taker_aborted)
 	{
-		NaradShardReturn(shard, lease, now, 0);
+		NaradShardReturn(shard, lease, NARAD_END_ROLLED_BACK, now,
+						 NARAD_RETRY_DELAY);
 		return;
 	}
 	if (is_sub && lease->deadline <= now)
@@ -352,7 +378,8 @@ undo_pin(const NaradAction *action, int64 now, bool is_sub)
 }
 
 /*
- * Gives back a lease.  When another transaction has it pinned, that one's end
+ * Gives back a lease, as by a nack without a delay; or, when no client has seen
+ * the message, as if it had not been taken.  When another transaction has it pinned, that one's end
  * decides: settled, or returned for us.
  */
 static void
@@ -369,9 +396,11 @@ undo_take(const NaradAction *action, int64 now)
 		return;
 	}
 	Assert(lease->state == NARAD_LEASE_LEASED);
-	if (!action->delivered && lease->deliveries > 0)
-		lease->deliveries--;
-	NaradShardReturn(action->shard, lease, now, 0);
+	if (action->delivered)
+		NaradShardReturn(action->shard, lease, NARAD_END_ROLLED_BACK, now,
+						 NARAD_RETRY_DELAY);
+	else
+		NaradShardUnclaim(action->shard, lease, now);
 }
 
 /*
@@ -393,6 +422,7 @@ undo_actions(int first, bool is_sub)
 			continue;
 		locked = switch_shard(locked, actions[i].shard);
 		undo_pin(&actions[i], now, is_sub);
+		NaradFree(actions[i].reason);
 	}
 	for (int i = first; i < nactions; i++)
 	{
@@ -455,7 +485,8 @@ collect_acked(int *nacked)
 								   nactions * sizeof(NaradAckedOffset));
 	for (int i = 0; i < nactions; i++)
 	{
-		if (actions[i].kind != NARAD_ACTION_ACK || actions[i].superseded)
+		if ((actions[i].kind != NARAD_ACTION_ACK &&
+			 actions[i].kind != NARAD_ACTION_MOVE) || actions[i].superseded)
 			continue;
 		acked[*nacked].shard = actions[i].shard;
 		acked[*nacked].group_id = actions[i].group_id;
@@ -572,10 +603,14 @@ persist_shard(const NaradAckedOffset *acked, int nacked, bool journal)
 /*
  * Are acks to be journalled?  Where there is no worker to write them later,
  * all are, unless the user said never; for which a transaction id is taken.
+ * A dead letter leaves here if and only if it arrives there, whatever the user
+ * said.
  */
 static bool
 wants_journal(void)
 {
+	if (actions[0].kind == NARAD_ACTION_MOVE)
+		return TransactionIdIsValid(GetTopTransactionIdIfAny());
 	if (narad_ack_mode == NARAD_ACK_DEFERRED)
 		return false;
 	if (narad_ack_mode == NARAD_ACK_AUTO && !NaradDirtyHasWorker())

@@ -16,7 +16,9 @@ typedef enum NaradActionKind
 {
 	NARAD_ACTION_TAKE,			/* leased here: returned on rollback */
 	NARAD_ACTION_ACK,			/* pinned here: settled at commit */
-	NARAD_ACTION_NACK			/* pinned here: returned at commit */
+	NARAD_ACTION_NACK,			/* pinned here: returned at commit */
+	NARAD_ACTION_MOVE			/* a dead letter, moved away by the worker:
+								 * settled at commit */
 } NaradActionKind;
 
 /* Room for n more actions, so that Take and Pin cannot fail. */
@@ -28,9 +30,10 @@ extern void NaradXactReserve(int n);
  */
 extern void NaradXactTake(NaradShard *shard, const NaradLease *lease);
 
-/* delay: nack's, in us. */
+/* delay: nack's, in us, or NARAD_RETRY_DELAY; reason: nack's, from NaradAlloc,
+ * taken over, or NULL. */
 extern void NaradXactPin(NaradActionKind kind, NaradShard *shard,
-						 NaradLease *lease, int64 delay);
+						 NaradLease *lease, int64 delay, char *reason);
 
 /* How many actions there are; takes made since can be forgotten, or said to
  * be in the client's hands: before that, a rollback counts no delivery. */

@@ -48,6 +48,7 @@
 #include "log/log_tableam.h"
 #include "queue/queue_topic.h"
 #include "sql/sql_args.h"
+#include "sql/sql_produce.h"
 
 /* Arguments of produce and produce_batch. */
 #define ARG_VALUE			1
@@ -396,6 +397,20 @@ produce_rows(Relation rel, ProduceRow *rows, int nrows, int partition)
 		produce_direct(rel, rows, nrows, partition);
 	else
 		produce_by_insert(rel, rows, nrows, partition);
+}
+
+/*
+ * One row for the layers below, as the current user; a trigger or rule may
+ * drop it.  The caller has RowExclusiveLock and has checked privileges.
+ */
+void
+NaradProduceRow(Relation rel, Datum *values, bool *isnull)
+{
+	ProduceRow	row = {{0}};
+
+	memcpy(row.values, values, sizeof(row.values));
+	memcpy(row.isnull, isnull, sizeof(row.isnull));
+	produce_rows(rel, &row, 1, -1);
 }
 
 static void

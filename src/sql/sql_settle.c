@@ -241,25 +241,26 @@ narad_try_ack(PG_FUNCTION_ARGS)
 /* ---------------------------------------------------------------------- */
 
 /*
- * Without a delay the topic's retry_delay counts, which is 0 as yet.  A
- * reason is kept for dead letters only, which do not exist yet.
+ * Without a delay the topic's retry_delay counts.
  */
 static void
 nack_list(FunctionCallInfo fcinfo, const ReceiptList *list)
 {
-	int64		delay = 0;
+	int64		delay = NARAD_RETRY_DELAY;
+	char	   *reason = NULL;
 	int			i;
 
 	if (!PG_ARGISNULL(ARG_DELAY))
 		delay = NaradArgInterval(fcinfo, ARG_DELAY, "delay", 0,
 								 NARAD_MAX_TIMEOUT);
-	NaradArgRefuse(fcinfo, ARG_REASON, "reason");
+	if (!PG_ARGISNULL(ARG_REASON))
+		reason = text_to_cstring(PG_GETARG_TEXT_PP(ARG_REASON));
 	for (i = 0; i < list->nreceipts; i++)
 	{
 		NaradSettleStatus status;
 
 		CHECK_FOR_INTERRUPTS();
-		status = NaradNack(&list->receipts[i], delay);
+		status = NaradNack(&list->receipts[i], delay, reason);
 		if (status != NARAD_SETTLE_OK)
 			NaradSettleReport(status, &list->receipts[i]);
 	}

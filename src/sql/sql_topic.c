@@ -40,6 +40,7 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/catalog.h"
@@ -97,6 +98,9 @@ static const char *const setting_names[NARAD_SETTING_LAST] = {
 #define DEFAULT_DEDUP_WINDOW		(5 * USECS_PER_MINUTE)
 #define DEFAULT_SEGMENT_AGE			USECS_PER_DAY
 #define DEFAULT_CAP					1024
+
+/* The longest that a message waits for its next delivery. */
+#define MAX_RETRY_DELAY				(12 * USECS_PER_HOUR)
 
 PG_FUNCTION_INFO_V1(narad_create_topic);
 PG_FUNCTION_INFO_V1(narad_alter_topic);
@@ -369,16 +373,38 @@ refuse_word(FunctionCallInfo fcinfo, int column, const char *first,
 }
 
 static void
-refuse_max_deliveries(FunctionCallInfo fcinfo)
+take_max_deliveries(FunctionCallInfo fcinfo, SettingsChange *change)
 {
+	int			value;
+
 	if (PG_ARGISNULL(NARAD_SETTING_MAX_DELIVERIES))
 		return;
-	NaradArgCount(fcinfo, NARAD_SETTING_MAX_DELIVERIES, "max_deliveries", 1);
-	NaradArgRefuseValue("max_deliveries");
+	value = NaradArgCount(fcinfo, NARAD_SETTING_MAX_DELIVERIES,
+						  "max_deliveries", 1);
+	set_value(change, NARAD_SETTING_MAX_DELIVERIES, Int32GetDatum(value),
+			  false);
 }
 
 static void
-refuse_retry_backoff(FunctionCallInfo fcinfo)
+take_retry_delay(FunctionCallInfo fcinfo, SettingsChange *change)
+{
+	int64		delay;
+
+	if (PG_ARGISNULL(NARAD_SETTING_RETRY_DELAY))
+		return;
+	if (!NaradIntervalGet(PG_GETARG_INTERVAL_P(NARAD_SETTING_RETRY_DELAY), 0,
+						  MAX_RETRY_DELAY, &delay))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"%s\" is out of range", "retry_delay"),
+				 errdetail("It must not be negative, and at most %d hours.",
+						   (int) (MAX_RETRY_DELAY / USECS_PER_HOUR))));
+	set_value(change, NARAD_SETTING_RETRY_DELAY,
+			  PG_GETARG_DATUM(NARAD_SETTING_RETRY_DELAY), delay == 0);
+}
+
+static void
+take_retry_backoff(FunctionCallInfo fcinfo, SettingsChange *change)
 {
 	double		factor;
 
@@ -390,8 +416,86 @@ refuse_retry_backoff(FunctionCallInfo fcinfo)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"%s\" must be a number of at least 1",
 						"retry_backoff")));
-	if (factor != 1)
-		NaradArgRefuseValue("retry_backoff");
+	set_value(change, NARAD_SETTING_RETRY_BACKOFF, Float8GetDatum(factor),
+			  factor == 1);
+}
+
+/*
+ * The dead-letter topic of a topic, by the settings' table.
+ */
+static Oid
+dead_letter_topic_of(Relation settings, Oid relid)
+{
+	HeapTuple	row = copy_settings_row(settings, relid);
+	bool		isnull = true;
+	Datum		value = (Datum) 0;
+
+	if (row != NULL)
+		value = heap_getattr(row, NARAD_SETTING_DEAD_LETTER_TOPIC,
+							 RelationGetDescr(settings), &isnull);
+	return isnull ? InvalidOid : DatumGetObjectId(value);
+}
+
+/*
+ * Errors if the dead letters of a topic would come back to it.  Who sets one
+ * keeps the others out until his transaction ends, since two together may
+ * close a circle that neither sees.
+ */
+static void
+check_circle(Oid relid, Oid target)
+{
+	Relation	settings = open_settings(ShareUpdateExclusiveLock);
+	List	   *seen = NIL;
+	Oid			next = target;
+
+	while (OidIsValid(next) && !list_member_oid(seen, next))
+	{
+		if (next == relid)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("dead letters of topic \"%s\" would come back to it",
+							get_rel_name(relid)),
+					 next == target ?
+					 errdetail("A topic cannot be its own dead-letter topic.") :
+					 errdetail("Dead-letter topics must not form a circle.")));
+		seen = lappend_oid(seen, next);
+		next = dead_letter_topic_of(settings, next);
+	}
+	list_free(seen);
+	table_close(settings, NoLock);
+}
+
+/*
+ * Where dead letters go: a topic that the caller owns, too, with values of the
+ * same type.  It stays locked, so that it is there when the setting is.  The
+ * OID is invalid for a topic that is to be made.
+ */
+static void
+take_dead_letter_topic(FunctionCallInfo fcinfo, SettingsChange *change,
+					   Oid relid, Oid value_type)
+{
+	text	   *name;
+	Relation	target;
+
+	if (PG_ARGISNULL(NARAD_SETTING_DEAD_LETTER_TOPIC))
+		return;
+	name = PG_GETARG_TEXT_PP(NARAD_SETTING_DEAD_LETTER_TOPIC);
+	target = relation_openrv(makeRangeVarFromNameList(textToQualifiedNameList(name)),
+							 AccessShareLock);
+	NaradTopicCheck(target);
+	NaradTopicCheckOwner(target);
+	if (NaradTopicSettingsGet(target)->value_type != value_type)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("values of dead-letter topic \"%s\" are of another type",
+						RelationGetRelationName(target)),
+				 errhint("Use a topic whose values are of type %s.",
+						 format_type_be(value_type))));
+	if (OidIsValid(relid))
+		check_circle(relid, RelationGetRelid(target));
+	set_value(change, NARAD_SETTING_DEAD_LETTER_TOPIC,
+			  ObjectIdGetDatum(RelationGetRelid(target)), false);
+	relation_close(target, NoLock);
 }
 
 /*
@@ -413,11 +517,9 @@ take_settings(FunctionCallInfo fcinfo, SettingsChange *change)
 	take_count(fcinfo, change, NARAD_SETTING_MAX_IN_FLIGHT);
 	take_count(fcinfo, change, NARAD_SETTING_MAX_ACKED_AHEAD);
 
-	refuse_max_deliveries(fcinfo);
-	NaradArgRefuse(fcinfo, NARAD_SETTING_DEAD_LETTER_TOPIC,
-				   "dead_letter_topic");
-	refuse_interval(fcinfo, NARAD_SETTING_RETRY_DELAY, "retry_delay", 0, 0);
-	refuse_retry_backoff(fcinfo);
+	take_max_deliveries(fcinfo, change);
+	take_retry_delay(fcinfo, change);
+	take_retry_backoff(fcinfo, change);
 	refuse_word(fcinfo, NARAD_SETTING_ORDERING, "none", "key");
 	refuse_word(fcinfo, NARAD_SETTING_CLEANUP, "retain", "settled");
 	refuse_interval(fcinfo, NARAD_SETTING_DEDUP_WINDOW, "dedup_window", 1000,
@@ -613,6 +715,7 @@ narad_create_topic(PG_FUNCTION_ARGS)
 	segment_pages = take_segment_size(fcinfo, npartitions);
 	value_type = take_value_type(fcinfo);
 	take_settings(fcinfo, &change);
+	take_dead_letter_topic(fcinfo, &change, InvalidOid, value_type);
 
 	relid = create_table(PG_GETARG_TEXT_PP(0), value_type);
 	rel = table_open(relid, RowExclusiveLock);
@@ -681,6 +784,8 @@ narad_alter_topic(PG_FUNCTION_ARGS)
 	NaradTopicCheckOwner(rel);
 	LockRelation(rel, ShareUpdateExclusiveLock);
 	take_settings(fcinfo, &change);
+	take_dead_letter_topic(fcinfo, &change, RelationGetRelid(rel),
+						   NaradTopicSettingsGet(rel)->value_type);
 	take_reset(fcinfo, &change);
 	refuse_changes(fcinfo, rel);
 	if (any_given(&change))

@@ -54,7 +54,7 @@
 #define TOPIC_COLUMNS		20
 #define PARTITION_COLUMNS	9
 #define SEGMENT_COLUMNS		10
-#define GROUP_COLUMNS		11
+#define GROUP_COLUMNS		13
 #define LEASE_COLUMNS		10
 
 /* What a partition's segments come to. */
@@ -74,6 +74,8 @@ typedef struct ShardFigures
 	int			scheduled;
 	int			acked_ahead_ranges;
 	int64		unpersisted;
+	int64		dead_lettered;
+	int			dead_letters;	/* not moved yet */
 } ShardFigures;
 
 /* What is read of a topic in steps, each of which may meet damage. */
@@ -574,11 +576,16 @@ copy_figures(NaradShard *shard, NaradGroupId group_id, ShardFigures *figures)
 	is_ours = NaradShardIsOf(shard, group_id);
 	figures->frontier = (int64) shard->frontier;
 	figures->in_flight = shard->leases.nstate[NARAD_LEASE_LEASED] +
-		shard->leases.nstate[NARAD_LEASE_PINNED];
-	figures->returned = shard->leases.nstate[NARAD_LEASE_RETURNED];
+		shard->leases.nstate[NARAD_LEASE_PINNED] -
+		(shard->is_moving ? 1 : 0);
+	figures->returned = shard->leases.nstate[NARAD_LEASE_RETURNED] +
+		shard->leases.nstate[NARAD_LEASE_SUSPECT];
 	figures->scheduled = shard->leases.nstate[NARAD_LEASE_DELAYED];
 	figures->acked_ahead_ranges = count_ranges(&shard->settled);
 	figures->unpersisted = shard->changes - shard->changes_written;
+	figures->dead_lettered = (int64) shard->dead_lettered;
+	figures->dead_letters = shard->leases.nstate[NARAD_LEASE_DEAD_LETTER] +
+		(shard->is_moving ? 1 : 0);
 	LWLockRelease(&shard->lock);
 	return is_ours;
 }
@@ -592,14 +599,15 @@ static void
 peek_figures(Relation rel, const NaradGroupEntry *entry, int partition,
 			 ShardFigures *figures)
 {
-	NaradOffset frontier;
+	NaradStateFigures page;
 
 	memset(figures, RecoveryInProgress() ? -1 : 0, sizeof(ShardFigures));
 	figures->frontier = -1;
-	if (NaradStatePeek(rel, NaradRelInfoLook(rel), entry, partition,
-					   &frontier))
+	figures->dead_lettered = 0;
+	if (NaradStatePeek(rel, NaradRelInfoLook(rel), entry, partition, &page))
 	{
-		figures->frontier = (int64) frontier;
+		figures->frontier = (int64) page.frontier;
+		figures->dead_lettered = (int64) page.dead_lettered;
 		figures->returned = figures->acked_ahead_ranges = -1;
 	}
 }
@@ -641,6 +649,8 @@ put_group(TopicLook *look, const NaradGroupEntry *entry, int partition,
 	put_int32(figures->acked_ahead_ranges, values, isnull, 8);
 	put_int64(figures->unpersisted, values, isnull, 9);
 	values[10] = BoolGetDatum(entry->paused != 0);
+	put_int64(figures->dead_lettered, values, isnull, 11);
+	put_int32(figures->dead_letters, values, isnull, 12);
 	put_row(look, values, isnull);
 }
 

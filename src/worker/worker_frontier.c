@@ -65,22 +65,6 @@ static int64 unflushed_since;	/* monotonic us: the oldest change in it */
 static int64 next_write;		/* monotonic us; 0 while nothing is dirty */
 static int64 failure_delay;		/* us; 0 while all goes well */
 
-/* The shard of a key, if the relation still is that topic. */
-static NaradShard *
-find_item_shard(const NaradRelInfo *info, const NaradDirtyItem *item)
-{
-	NaradQueueTopic *topic;
-	NaradGroup *group;
-
-	if (info->topic_id != item->topic_id ||
-		item->partition >= info->npartitions)
-		return NULL;
-	topic = NaradQueueTopicFind(item->topic_id);
-	group = topic != NULL ? NaradGroupById(topic, item->group_id) : NULL;
-	return group != NULL ?
-		NaradShardFind(group, item->group_id, item->partition) : NULL;
-}
-
 /*
  * What was written has changes from `since` on.  The WAL writer is told, too:
  * this process may be terminated before it comes to flush.
@@ -119,7 +103,8 @@ write_item(const NaradDirtyItem *item)
 	{
 		/* A copy: the relation's may go with an invalidation. */
 		info = *found;
-		shard = find_item_shard(&info, item);
+		shard = NaradShardLookup(&info, item->topic_id, item->group_id,
+								 item->partition);
 	}
 	if (shard != NULL)
 		note_unflushed(NaradStateWrite(rel, &info, shard, item->group_id),

@@ -49,6 +49,7 @@
 /* In the order in which they run. */
 static const NaradDuty *const duties[] = {
 	&NaradFrontierDuty,
+	&NaradDeadLetterDuty,
 };
 
 /* What is known of each. */

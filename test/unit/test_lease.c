@@ -118,7 +118,7 @@ same_returned(const NaradLeaseTable *table)
 static bool
 same_entries(const NaradLeaseTable *table)
 {
-	uint32		nstate[4] = {0};
+	uint32		nstate[NARAD_LEASE_NSTATES] = {0};
 	uint32		nentries = 0;
 	uint32		nseen = 0;
 
@@ -149,7 +149,7 @@ random_step(NaradLeaseTable *table)
 	int			offset = next_random() % MODEL_SIZE;
 	ModelEntry *entry = &model[offset];
 	NaradLease *lease = NaradLeaseFind(table, offset);
-	NaradLeaseState state = next_random() % 4;
+	NaradLeaseState state = next_random() % NARAD_LEASE_NSTATES;
 
 	if (lease == NULL)
 	{
