@@ -358,13 +358,13 @@ end_name(NaradLeaseEnd ended)
 static void
 append_time(StringInfo json, const char *name, TimestampTz time)
 {
-	char		text[MAXDATELEN + 1];
+	char		iso[MAXDATELEN + 1];
 	int			utc = 0;
 
 	if (time == 0)
 		return;
-	JsonEncodeDateTime(text, TimestampTzGetDatum(time), TIMESTAMPTZOID, &utc);
-	appendStringInfo(json, ", \"%s\": \"%s\"", name, text);
+	JsonEncodeDateTime(iso, TimestampTzGetDatum(time), TIMESTAMPTZOID, &utc);
+	appendStringInfo(json, ", \"%s\": \"%s\"", name, iso);
 }
 
 /* Where the message comes from and what became of it there, as JSON. */

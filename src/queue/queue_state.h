@@ -66,7 +66,7 @@ typedef struct NaradStateFigures
 {
 	NaradOffset frontier;
 	uint64		dead_lettered;
-}			NaradStateFigures;
+} NaradStateFigures;
 
 /* Figures as on the page; for views and standbys.  False if no page. */
 extern bool NaradStatePeek(Relation rel, NaradRelInfo *info,
