@@ -324,8 +324,13 @@ void
 NaradDeadLetterLost(NaradShard *shard, NaradGroupId group_id,
 					const NaradDeadLetter *letter)
 {
+	NaradLease *lease;
+
+	/* The group may have been dropped or moved meanwhile. */
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
-	if (NaradShardIsOf(shard, group_id))
+	lease = NaradLeaseFind(&shard->leases, letter->offset);
+	if (NaradShardIsOf(shard, group_id) && lease != NULL &&
+		lease->state == NARAD_LEASE_PINNED && lease->pinner == MyProcPid)
 	{
 		shard->corrupt++;
 		shard->is_moving = false;
