@@ -39,6 +39,7 @@ OBJS = \
 	src/queue/queue_deadletter.o \
 	src/queue/queue_dirty.o \
 	src/queue/queue_group.o \
+	src/queue/queue_key.o \
 	src/queue/queue_lease.o \
 	src/queue/queue_load.o \
 	src/queue/queue_page.o \

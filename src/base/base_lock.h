@@ -21,6 +21,7 @@ typedef enum NaradLockRank
 {
 	NARAD_LOCK_QUEUE_TOPIC,		/* groups and shard pointers of a topic */
 	NARAD_LOCK_STATE_IO,		/* one writer of a shard's state pages */
+	NARAD_LOCK_SCAN,			/* reading the keys of a shard's messages */
 	NARAD_LOCK_SHARD,			/* leases and frontier of a shard */
 	NARAD_LOCK_DIRTY,			/* list of shards to be written */
 	NARAD_LOCK_DEAD_LETTER,		/* list of shards with dead letters */

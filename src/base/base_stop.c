@@ -101,8 +101,8 @@ count_waiting(const char *name, int change)
 /*
  * NaradStop
  *
- * Waits while the point is armed.  Never in a critical section, never with an
- * LWLock held.
+ * Waits while the point is armed.  Never in a critical section.  With an LWLock
+ * held it cannot be cancelled.
  */
 void
 NaradStop(const char *name)

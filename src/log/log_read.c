@@ -67,6 +67,7 @@ struct NaradReader
 	uint32		segment_pages;
 	int			partition;
 	Snapshot	snapshot;
+	bool		show_all;		/* tuples of all records */
 	MemoryContext tuples;		/* what has been handed out */
 	XLogRecPtr	flush_upto;		/* newest commit among it */
 
@@ -750,9 +751,13 @@ answer_item(NaradReader *reader, OffsetNumber item, NaradRead *result)
 		case NARAD_STATE_PENDING:
 			result->status = NARAD_READ_PENDING;
 			result->xid = record_header(page, item)->xmin;
+			if (reader->show_all)
+				result->tuple = read_tuple(reader, item);
 			return;
 		case NARAD_STATE_OWN:
 			result->status = NARAD_READ_OWN;
+			if (reader->show_all)
+				result->tuple = read_tuple(reader, item);
 			return;
 		case NARAD_STATE_DEAD:
 			result->status = NARAD_READ_DEAD;
@@ -764,6 +769,8 @@ answer_item(NaradReader *reader, OffsetNumber item, NaradRead *result)
 	if (reader->invisible[item])
 	{
 		result->status = NARAD_READ_INVISIBLE;
+		if (reader->show_all)
+			result->tuple = read_tuple(reader, item);
 		return;
 	}
 
@@ -1045,6 +1052,17 @@ NaradReaderRead(NaradReader *reader, NaradOffset offset, NaradRead *result)
 		return;
 	}
 	answer_item(reader, item, result);
+}
+
+/*
+ * NaradReaderShowAll
+ *
+ * Tuples of records that are in progress, or not for the snapshot, too.
+ */
+void
+NaradReaderShowAll(NaradReader *reader)
+{
+	reader->show_all = true;
 }
 
 /*

@@ -33,7 +33,8 @@ typedef struct NaradRead
 								 * offset + 1, or more for DEAD and CORRUPT */
 	TransactionId xid;			/* PENDING: as in the record */
 	HeapTuple	tuple;			/* OK: in the reader's memory, until the next
-								 * call of NaradReaderReset or End */
+								 * call of NaradReaderReset or End.  Of others
+								 * see NaradReaderShowAll */
 	NaradRecordExtra extra;		/* OK, and, with a CRC nobody has looked at,
 								 * PENDING, OWN, INVISIBLE; else no flags. The
 								 * id is good until the next call */
@@ -57,6 +58,12 @@ extern NaradReader *NaradReaderBegin(Relation rel, NaradRelInfo *info,
  */
 extern void NaradReaderRead(NaradReader *reader, NaradOffset offset,
 							NaradRead *result);
+
+/*
+ * From now on PENDING, OWN and INVISIBLE come with their tuple, too, or NULL if
+ * it is damaged: for their key.
+ */
+extern void NaradReaderShowAll(NaradReader *reader);
 
 /* Frees tuples handed out. */
 extern void NaradReaderReset(NaradReader *reader);

@@ -13,7 +13,8 @@
  *			   once its transaction has ended.
  * Locks:      the caller holds RowExclusiveLock on the topic.  The shard lock,
  *			   exclusively, for claiming and again for disposing, never while
- *			   reading.  Under it: the hull lock (ring) and memory.
+ *			   reading.  Under it: the hull lock (ring) and memory.  Where
+ *			   messages are ordered by key, scan_lock around all three.
  * Runs in:    any backend that is not in recovery.
  * WAL:        none of its own; NaradReaderEnd flushes the commits of what was
  *			   handed out.
@@ -49,6 +50,16 @@
  *		batch is full		pending with a recheck, as before the claim; or
  *							returned, if it had been delivered before
  *
+ * Order by key (queue_key.c).  The key is known when the record is read, and
+ * nothing may be handed out before the keys of all that lies below it are.  So
+ * in such a shard one process at a time claims and reads, under scan_lock;
+ * scan_pos moves with the reading, not with the claim: whatever becomes of who
+ * claims, the next one scans from the first offset that was not read.  There
+ * the scan does not step over entries in leases (those of a time when messages
+ * were not ordered, or before a restart, or of a claim that failed): it learns
+ * their keys.  A message whose turn it is not is put in line, its entry
+ * removed.
+ *
  * The end of a transaction cannot be missed (I1).  Whoever ends it puts its
  * hull in the ring, after it is no longer in progress.  We note the ring's
  * head before we begin to read; when offsets of records that were in progress
@@ -62,6 +73,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
@@ -103,6 +115,11 @@ typedef struct NaradClaim
 	NaradReadStatus status;		/* NARAD_READ_INVISIBLE: give back */
 	NaradOffset next;			/* DEAD, CORRUPT: end of the run */
 	bool		recheck;		/* PENDING: no hull covers it */
+	bool		is_read;
+	bool		is_scanned;		/* by key: it was not below scan_pos */
+	bool		is_learned;		/* by key: another's lease, only read */
+	bool		has_key;
+	uint64		key;			/* its hash */
 	int			deliveries;		/* after disposal; 0: not leased */
 	HeapTuple	tuple;
 } NaradClaim;
@@ -126,6 +143,7 @@ typedef struct NaradConsumer
 	Size		max_bytes;
 	int			ntaken;
 	Size		bytes;
+	bool		ordered;		/* by key */
 	bool		full;			/* the batch is */
 	bool		no_memory;
 	bool		capped;			/* the last group of claims ended at a cap */
@@ -136,8 +154,13 @@ typedef struct NaradConsumer
 	NaradShard *shard;
 	NaradLogPartition *part;
 	NaradReader *reader;
+	uint32		generation;		/* the shard's, when claiming */
 	NaradOffset end;			/* of the partition, when claiming */
 	NaradOffset look_from;		/* no pending offset below is chosen any more */
+	NaradOffset scan;			/* by key: the next to be claimed of those
+								 * never looked at */
+	bool		scan_ended;		/* by key: one of them could not be read */
+	bool		no_own;			/* by key: nothing for this transaction only */
 	uint32		returned_left;	/* of the FIFO, not looked at yet */
 	uint64		ring_noted;		/* before anything was read */
 	TimestampTz claimed_at;
@@ -311,6 +334,7 @@ claim(NaradConsumer *c, NaradLease *lease)
 	lease->deadline = PG_INT64_MAX;
 	NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_LEASED);
 	NaradShardCountHole(shard, lease);
+	NaradKeyTaken(shard, lease->offset);
 	NaradXactTake(shard, lease);
 
 	memset(claim_made, 0, sizeof(NaradClaim));
@@ -344,6 +368,17 @@ below_cap(NaradConsumer *c, NaradOffset offset)
 }
 
 /*
+ * May a returned message be handed out, as far as its key is concerned?  If
+ * that is not known yet, it is the scan's.
+ */
+static bool
+has_turn(NaradConsumer *c, NaradOffset offset)
+{
+	return !c->ordered ||
+		(offset < c->shard->scan_pos && NaradKeyMayTake(c->shard, offset));
+}
+
+/*
  * The first message of the FIFO that may be handed out, if any; those before
  * it that may not are moved to the end.
  */
@@ -373,9 +408,12 @@ next_returned(NaradConsumer *c, bool *capped)
 			NaradDeadLetterAdd(shard, lease, NaradClockNow());
 			continue;
 		}
-		if (below_cap(c, lease->offset))
+		if (!has_turn(c, lease->offset))
+			 /* it comes when it has */ ;
+		else if (below_cap(c, lease->offset))
 			return lease;
-		*capped = true;
+		else
+			*capped = true;
 		c->returned_left--;
 		NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_RETURNED);
 	}
@@ -407,6 +445,88 @@ next_unseen(NaradConsumer *c)
 	return offset < c->end ? offset : NARAD_INVALID_OFFSET;
 }
 
+/*
+ * By key: claims the lowest offset whose key is not known, be it returned; of
+ * one that is leased or backing off, only the key is to be read.
+ */
+static NaradChoice
+claim_scanned(NaradConsumer *c)
+{
+	NaradShard *shard = c->shard;
+	NaradLease *lease;
+	NaradClaim *scanned = &c->claims[c->nclaims];
+	NaradOffset offset;
+
+	offset = NaradSetNextGap(&shard->settled, Max(c->scan, shard->frontier));
+	if (offset >= c->end)
+		return CHOICE_DRY;
+	lease = NaradLeaseFind(&shard->leases, offset);
+	if (lease != NULL && lease->state == NARAD_LEASE_RETURNED &&
+		NaradShardIsExhausted(shard, lease))
+		NaradDeadLetterAdd(shard, lease, NaradClockNow());
+	if (lease != NULL && lease->state != NARAD_LEASE_RETURNED)
+	{
+		memset(scanned, 0, sizeof(NaradClaim));
+		scanned->offset = offset;
+		scanned->is_learned = true;
+		c->nclaims++;
+	}
+	else
+	{
+		if (!below_cap(c, offset))
+			return CHOICE_CAPPED;
+		if (lease == NULL)
+			lease = new_entry(shard, offset);
+		else if (!NaradShardReserve(shard, offset))
+			lease = NULL;
+		if (lease == NULL)
+			return CHOICE_NO_MEMORY;
+		claim(c, lease);
+	}
+	scanned->is_scanned = true;
+	c->scan = offset + 1;
+	c->look_from = offset + 1;
+	return CHOICE_CLAIMED;
+}
+
+/*
+ * By key: claims the lowest offset that has the turn of its key, or may have
+ * become readable; else one that has it to this transaction only; else scans.
+ */
+static NaradChoice
+claim_by_key(NaradConsumer *c)
+{
+	NaradShard *shard = c->shard;
+	NaradLease *lease;
+	NaradOffset offset;
+	NaradOffset ready = NaradKeyNextReady(shard);
+	int			where = -1;
+
+	offset = next_recheck(shard, c->look_from, &where);
+	if (ready < offset)
+	{
+		offset = ready;
+		where = -1;
+	}
+	if (offset == NARAD_INVALID_OFFSET && !c->no_own)
+		offset = NaradKeyNextOwn(shard);
+	if (offset == NARAD_INVALID_OFFSET)
+		return claim_scanned(c);
+
+	if (!below_cap(c, offset))
+		return CHOICE_CAPPED;
+	lease = new_entry(shard, offset);
+	if (lease == NULL)
+		return CHOICE_NO_MEMORY;
+	if (where >= 0)
+	{
+		leave_pending(shard, offset, where);
+		c->look_from = offset + 1;
+	}
+	claim(c, lease);
+	return CHOICE_CLAIMED;
+}
+
 /* Claims a pending offset that may be ready, or one never looked at. */
 static NaradChoice
 claim_fresh(NaradConsumer *c)
@@ -416,6 +536,8 @@ claim_fresh(NaradConsumer *c)
 	NaradOffset offset;
 	int			where = -1;
 
+	if (c->ordered)
+		return claim_by_key(c);
 	offset = next_recheck(shard, c->look_from, &where);
 	if (offset == NARAD_INVALID_OFFSET)
 	{
@@ -513,6 +635,9 @@ claim_group(NaradConsumer *c, int want)
 	}
 	read_ring(shard, c->part);
 	c->end = pg_atomic_read_u64(&c->part->end_offset);
+	c->generation = shard->generation;
+	c->scan = shard->scan_pos;
+	c->scan_ended = false;
 	while (c->nclaims < want && choice == CHOICE_CLAIMED)
 		choice = claim_next(c);
 	c->capped = choice == CHOICE_CAPPED;
@@ -536,6 +661,27 @@ compare_claims(const void *a, const void *b)
 	if (x->offset != y->offset)
 		return x->offset < y->offset ? -1 : 1;
 	return 0;
+}
+
+/* By key: notes the key of a record that was read. */
+static void
+note_key(NaradConsumer *c, NaradClaim *read, const NaradRead *result)
+{
+	Datum		value;
+	bool		isnull;
+	text	   *key;
+
+	if (result->tuple == NULL)
+		return;
+	value = heap_getattr(result->tuple, NARAD_ATTR_KEY,
+						 RelationGetDescr(c->rel), &isnull);
+	if (isnull)
+		return;
+	key = DatumGetTextPP(value);
+	read->key = NaradKeyHashOf(VARDATA_ANY(key), VARSIZE_ANY_EXHDR(key));
+	read->has_key = true;
+	if ((Pointer) key != DatumGetPointer(value))
+		pfree(key);
 }
 
 /*
@@ -564,15 +710,21 @@ read_group(NaradConsumer *c)
 			/* Inside a run that is known; its first claim speaks for it. */
 			read->status = NARAD_READ_DEAD;
 			read->next = read->offset + 1;
+			read->is_read = true;
 			continue;
 		}
 
 		NaradReaderRead(c->reader, read->offset, &result);
 		read->status = result.status;
 		read->next = result.next;
+		read->is_read = true;
+		if (c->ordered)
+			note_key(c, read, &result);
 		switch (result.status)
 		{
 			case NARAD_READ_OK:
+				if (read->is_learned)
+					break;
 				if (c->ntaken + ngood > 0 &&
 					c->bytes + result.tuple->t_len > c->max_bytes)
 				{
@@ -617,7 +769,14 @@ give_back(NaradShard *shard, NaradLease *lease, bool recheck)
 {
 	NaradOffset offset = lease->offset;
 
-	if (lease->deliveries == 1 && NaradSetReserve(&shard->pending, offset))
+	if (lease->deliveries == 1 &&
+		(offset >= shard->scan_pos || !NaradKeyHasTurn(shard, offset)))
+	{
+		/* The scan comes by again, or the line of its key gets there. */
+		NaradShardRemoveLease(shard, lease);
+	}
+	else if (lease->deliveries == 1 &&
+			 NaradSetReserve(&shard->pending, offset))
 	{
 		(void) NaradSetAdd(&shard->pending, offset);
 		NaradShardRemoveLease(shard, lease);
@@ -651,12 +810,102 @@ settle_run(NaradConsumer *c, NaradOffset first, NaradOffset next)
 		nsettled++;
 		offset++;
 	}
-	if (next > seen && NaradShardSettleRange(shard, seen, next - 1))
+	if (next > seen && seen >= first &&
+		NaradShardSettleRange(shard, seen, next - 1))
 	{
 		nsettled += next - seen;
 		shard->scan_pos = next;
 	}
 	return nsettled;
+}
+
+/*
+ * By key: enters the key of an offset that another has in leases, or had: it
+ * may be settled by now.  False if it could not be read or remembered.
+ */
+static bool
+learn_key(NaradConsumer *c, const NaradClaim *done)
+{
+	NaradShard *shard = c->shard;
+
+	if (!done->is_read)
+		return false;
+	if (done->offset < shard->frontier ||
+		NaradSetContains(&shard->settled, done->offset))
+		return true;
+	if (done->has_key &&
+		NaradKeyEnter(shard, done->key, done->offset) == NARAD_KEY_NO_MEMORY)
+	{
+		c->no_memory = true;
+		return false;
+	}
+	return true;
+}
+
+/*
+ * By key: undoes a claim that was not read, or whose message has not the turn,
+ * or cannot be put in line for want of memory.
+ */
+static void
+undo_claim(NaradShard *shard, const NaradClaim *done, NaradLease *lease)
+{
+	NaradOffset offset = lease->offset;
+
+	if (!done->is_scanned && !NaradKeyIsKnown(shard, offset))
+	{
+		/* It has no key, and was pending. */
+		give_back(shard, lease, true);
+		return;
+	}
+	if (lease->deliveries > 1)
+		NaradShardUnclaim(shard, lease, 0);
+	else
+	{
+		NaradShardRemoveLease(shard, lease);
+		NaradKeyGiveBack(shard, offset);
+	}
+}
+
+/*
+ * By key: is there anything left to be done with a claim, it being the
+ * message's turn?  Those that were scanned come by offset; at the first that
+ * was not read, or not put in line, the scan ends, and goes on there later.
+ */
+static bool
+dispose_by_key(NaradConsumer *c, NaradClaim *done, NaradLease *lease)
+{
+	NaradShard *shard = c->shard;
+	NaradKeyPlace place = NARAD_KEY_FREE;
+
+	if (done->is_scanned && (c->scan_ended || !done->is_read))
+		place = NARAD_KEY_NO_MEMORY;
+	else if (done->is_learned)
+		place = learn_key(c, done) ? NARAD_KEY_BLOCKED : NARAD_KEY_NO_MEMORY;
+	else if (done->has_key)
+	{
+		place = NaradKeyEnter(shard, done->key, done->offset);
+		c->no_memory |= place == NARAD_KEY_NO_MEMORY;
+	}
+
+	if (done->is_scanned)
+	{
+		if (place == NARAD_KEY_NO_MEMORY)
+			c->scan_ended = true;
+		else
+			shard->scan_pos = Max(shard->scan_pos, done->offset + 1);
+	}
+	if (done->is_learned)
+		return false;
+	if (place == NARAD_KEY_FREE && done->is_read)
+	{
+		/* One that is its turn to us alone would be chosen again. */
+		if (done->status != NARAD_READ_OK &&
+			!NaradKeyHasTurn(shard, done->offset))
+			c->no_own = true;
+		return true;
+	}
+	undo_claim(shard, done, lease);
+	return false;
 }
 
 /* Leases, settles or gives back one claim.  Exclusive shard lock. */
@@ -668,7 +917,9 @@ dispose_claim(NaradConsumer *c, NaradClaim *done, int64 now,
 	NaradLease *lease = NaradLeaseFind(&shard->leases, done->offset);
 
 	/* Gone when the group was dropped meanwhile. */
-	if (lease == NULL || lease->nonce != done->nonce)
+	if (!done->is_learned && (lease == NULL || lease->nonce != done->nonce))
+		return;
+	if (c->ordered && !dispose_by_key(c, done, lease))
 		return;
 
 	switch (done->status)
@@ -743,7 +994,8 @@ dispose_group(NaradConsumer *c)
 
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	NaradXactForget(c->mark);
-	if (NaradShardIsOf(shard, c->group_id))
+	if (NaradShardIsOf(shard, c->group_id) &&
+		shard->generation == c->generation)
 	{
 		for (int i = 0; i < c->nclaims; i++)
 			dispose_claim(c, &c->claims[i], now, wall_now);
@@ -783,6 +1035,72 @@ emit_group(NaradConsumer *c)
 
 /* ----------------------------------------------------------- the whole call */
 
+/* The reader of the visit. */
+static NaradReader *
+visit_reader(NaradConsumer *c)
+{
+	if (c->reader == NULL)
+	{
+		c->reader = NaradReaderBegin(c->rel, c->info, c->shard->partition,
+									 c->snapshot);
+		if (c->ordered)
+			NaradReaderShowAll(c->reader);
+	}
+	return c->reader;
+}
+
+/*
+ * By key: reads some of what is in line and not remembered, for a key whose
+ * turn nobody else has.  False if there is no such key.
+ */
+static bool
+refill_line(NaradConsumer *c)
+{
+	NaradShard *shard = c->shard;
+	NaradOffset offsets[MAX_CLAIMS];
+	NaradClaim	read[MAX_CLAIMS];
+	uint64		key = 0;
+	uint32		generation;
+	int			noffsets = 0;
+	bool		room = true;
+
+	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+	if (NaradShardIsOf(shard, c->group_id))
+		noffsets = NaradKeyRefillNext(shard, &key, offsets, MAX_CLAIMS);
+	generation = shard->generation;
+	LWLockRelease(&shard->lock);
+	if (noffsets == 0)
+		return false;
+
+	memset(read, 0, sizeof(read));
+	for (int i = 0; i < noffsets; i++)
+	{
+		NaradRead	result;
+
+		NaradReaderRead(visit_reader(c), offsets[i], &result);
+		read[i].status = result.status;
+		note_key(c, &read[i], &result);
+		NaradReaderReset(c->reader);
+	}
+
+	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+	if (!NaradShardIsOf(shard, c->group_id) ||
+		shard->generation != generation)
+		noffsets = 0;
+	for (int i = 0; i < noffsets && room; i++)
+	{
+		if (read[i].status == NARAD_READ_DEAD ||
+			read[i].status == NARAD_READ_CORRUPT)
+			room = NaradShardSettleRange(shard, offsets[i], offsets[i]);
+		if (room)
+			room = NaradKeyRefill(shard, key, offsets[i],
+								  read[i].has_key && read[i].key == key);
+	}
+	LWLockRelease(&shard->lock);
+	c->no_memory |= !room;
+	return room;
+}
+
 /*
  * What a visit begins with: due leases come back, and the FIFO is measured, so
  * that what is given back into it is not met again.
@@ -797,20 +1115,61 @@ begin_visit(NaradConsumer *c, int partition)
 	c->shard = shard;
 	c->part = &c->info->shared->partitions[partition];
 	c->look_from = 0;
+	c->no_own = false;
 	NaradHullPoll(c->part);
 	c->ring_noted = NaradRingHead(c->part);
 
 	c->returned_left = 0;
+	/* Keys that ran out of line are served, too, when there is more to take. */
+	if (c->ordered)
+	{
+		LWLockAcquire(&shard->scan_lock, LW_EXCLUSIVE);
+		(void) refill_line(c);
+		LWLockRelease(&shard->scan_lock);
+	}
+
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	if (NaradShardIsOf(shard, c->group_id))
 	{
 		shard->policy = c->policy;
+		if (shard->keys.ordered != c->ordered)
+			NaradKeySetOrdered(shard, c->ordered);
 		NaradShardExpire(shard, NaradClockNow(), MAX_EXPIRED);
 		c->returned_left = Min(shard->leases.nstate[NARAD_LEASE_RETURNED],
 							   (uint32) Max(MAX_TURNED,
 											c->args->max_messages));
 	}
 	LWLockRelease(&shard->lock);
+}
+
+/*
+ * Claims up to `want` messages, reads them and disposes of the claims.  False
+ * if there are no more, or none.  By key, nobody else does so meanwhile.
+ */
+static bool
+take_group(NaradConsumer *c, int want)
+{
+	bool		more;
+
+	if (c->ordered)
+		LWLockAcquire(&c->shard->scan_lock, LW_EXCLUSIVE);
+	more = claim_group(c, want);
+	if (c->nclaims > 0)
+	{
+		NARAD_STOP("consume-claimed");
+		NARAD_FAIL("consume-unread");
+		(void) visit_reader(c);
+		read_group(c);
+		NARAD_STOP("consume-read");
+		dispose_group(c);
+		/* Other claims may have become possible by these. */
+		more |= c->ordered && !c->no_memory && !c->capped;
+	}
+	else if (c->ordered && !more)
+		more = refill_line(c);
+	if (c->ordered)
+		LWLockRelease(&c->shard->scan_lock);
+	return more;
 }
 
 /*
@@ -824,25 +1183,17 @@ consume_partition(NaradConsumer *c, int partition)
 	int			least = 1;		/* claims, however few are wanted */
 	bool		more = true;
 
-	begin_visit(c, partition);
 	c->reader = NULL;
+	begin_visit(c, partition);
 	while (more && !c->full && c->ntaken < c->args->max_messages)
 	{
 		int			ntaken = c->ntaken;
 		int			want = Max(c->args->max_messages - ntaken, least);
 
 		CHECK_FOR_INTERRUPTS();
-		more = claim_group(c, Min(want, MAX_CLAIMS));
-		if (c->nclaims == 0)
-			break;
-		NARAD_STOP("consume-claimed");
-		if (c->reader == NULL)
-			c->reader = NaradReaderBegin(c->rel, c->info, partition,
-										 c->snapshot);
-		read_group(c);
-		NARAD_STOP("consume-read");
-		dispose_group(c);
-		emit_group(c);
+		more = take_group(c, Min(want, MAX_CLAIMS));
+		if (c->nclaims > 0)
+			emit_group(c);
 
 		/* Claims that came to nothing count against the cap no more. */
 		if (c->capped && c->ntaken - ntaken < c->nclaims)
@@ -920,6 +1271,7 @@ NaradConsume(Relation rel, NaradRelInfo *info, const NaradConsumeArgs *args,
 	c->max_in_flight = settings->max_in_flight;
 	c->max_acked_ahead = settings->max_acked_ahead;
 	NaradRetryPolicyGet(settings, &c->policy);
+	c->ordered = settings->ordered;
 	c->rel = rel;
 	c->info = &own_info;
 	c->args = args;

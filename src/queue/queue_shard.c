@@ -53,6 +53,7 @@ empty_shard(NaradShard *shard)
 	NaradSetClear(&shard->settled);
 	NaradSetClear(&shard->pending);
 	NaradLeaseTableClear(&shard->leases);
+	NaradKeyTableClear(&shard->keys);
 	shard->nrechecks = 0;
 	shard->nholes = 0;
 }
@@ -82,9 +83,11 @@ make_shard(NaradQueueTopic *topic, NaradGroup *group, int partition)
 	made->dropped = true;
 	NaradLockInit(&made->lock, NARAD_LOCK_SHARD);
 	NaradLockInit(&made->io_lock, NARAD_LOCK_STATE_IO);
+	NaradLockInit(&made->scan_lock, NARAD_LOCK_SCAN);
 	NaradSetInit(&made->settled, true);
 	NaradSetInit(&made->pending, false);
 	NaradLeaseTableInit(&made->leases);
+	NaradKeyTableInit(&made->keys);
 
 	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
 	shard = group->shards[partition];
@@ -437,6 +440,7 @@ NaradShardSettle(NaradShard *shard, NaradOffset offset)
 		move_frontier(shard, offset + 1);
 	else
 		(void) NaradSetAdd(&shard->settled, offset);
+	NaradKeyRelease(shard, offset);
 	raise_settled_end(shard, offset + 1);
 	NaradDirtyMark(shard);
 }
@@ -473,6 +477,7 @@ NaradShardSettleRange(NaradShard *shard, NaradOffset first, NaradOffset last)
 	else if (!NaradSetAddRange(&shard->settled, first, last))
 		return false;
 	forget_pending(shard, first, last);
+	NaradKeyReleaseRange(shard, first, last);
 	raise_settled_end(shard, last + 1);
 	NaradDirtyMark(shard);
 	return true;

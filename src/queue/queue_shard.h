@@ -10,6 +10,7 @@
 #ifndef QUEUE_SHARD_H
 #define QUEUE_SHARD_H
 
+#include "queue/queue_key.h"
 #include "queue/queue_lease.h"
 #include "queue/queue_set.h"
 #include "queue/queue_topic.h"
@@ -38,6 +39,9 @@ typedef struct NaradShard
 	LWLock		io_lock;		/* one writer of the state pages at a time, or
 								 * who loads them; taken before lock, held
 								 * over buffer I/O */
+	LWLock		scan_lock;		/* one reader of keys at a time, if messages
+								 * are ordered by key; taken before lock, held
+								 * over buffer I/O */
 	NaradGroupId group_id;		/* whose it is or was; changed under both
 								 * locks, while dropped */
 	bool		dropped;		/* it is nobody's: the group was dropped, or
@@ -56,7 +60,8 @@ typedef struct NaradShard
 	/*
 	 * What is available.  Every offset from frontier to scan_pos is settled,
 	 * has an entry in leases, or is in `pending` (its transaction was open
-	 * when looked at, or it was claimed and given back unread).
+	 * when looked at, or it was claimed and given back unread), or waits in
+	 * keys: for its turn, or to be claimed now that it has it.
 	 */
 	NaradOffset scan_pos;		/* at and above: never looked at */
 	NaradSet	pending;		/* not compact */
@@ -65,6 +70,7 @@ typedef struct NaradShard
 												 * ready now */
 	uint64		ring_pos;		/* of the partition's ring, read so far */
 	bool		returned_turn;	/* next choice may be a returned message */
+	NaradKeyTable keys;			/* empty unless messages are ordered by key */
 
 	NaradRetryPolicy policy;
 	NaradLeaseTable leases;

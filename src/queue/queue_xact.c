@@ -161,6 +161,19 @@ NaradXactTake(NaradShard *shard, const NaradLease *lease)
 }
 
 /*
+ * What this transaction has acked is settled to itself, as far as the order by
+ * key is concerned; what it has nacked is not.
+ */
+static void
+pass_key(const NaradAction *action)
+{
+	if (action->kind == NARAD_ACTION_ACK)
+		NaradKeyPass(action->shard, action->offset);
+	else
+		NaradKeyUnpass(action->shard, action->offset);
+}
+
+/*
  * Pins a live lease, or one this transaction has pinned already, as acked or
  * nacked; or a dead letter, as on its way.  Saying the same twice is nothing.
  * The reason is ours from here on.  Room for one action was reserved; the
@@ -194,6 +207,7 @@ NaradXactPin(NaradActionKind kind, NaradShard *shard, NaradLease *lease,
 		NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_PINNED);
 		NaradShardCountHole(shard, lease);
 	}
+	pass_key(action);
 }
 
 /*
@@ -352,9 +366,11 @@ undo_pin(const NaradAction *action, int64 now, bool is_sub)
 	if (action->prev != NO_ACTION)
 	{
 		lease->pin_action = action->prev;
+		pass_key(&actions[action->prev]);
 		return;
 	}
 
+	NaradKeyUnpass(shard, action->offset);
 	lease->pinner = 0;
 	lease->pin_action = 0;
 	if (action->kind == NARAD_ACTION_MOVE)

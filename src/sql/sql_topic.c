@@ -350,7 +350,30 @@ refuse_interval(FunctionCallInfo fcinfo, int argno, const char *name,
 }
 
 /*
- * The same, for a choice of two words, of which the first is the default.
+ * A choice of two words, of which the first is the default.
+ */
+static void
+take_word(FunctionCallInfo fcinfo, SettingsChange *change, int column,
+		  const char *first, const char *second)
+{
+	char	   *word;
+
+	if (PG_ARGISNULL(column))
+		return;
+	word = text_to_cstring(PG_GETARG_TEXT_PP(column));
+	if (strcmp(word, first) != 0 && strcmp(word, second) != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid value for argument \"%s\": \"%s\"",
+						setting_names[column - 1], word),
+				 errhint("Valid values are \"%s\" and \"%s\".", first,
+						 second)));
+	set_value(change, column, PG_GETARG_DATUM(column),
+			  strcmp(word, first) == 0);
+}
+
+/*
+ * Such a choice whose feature does not exist yet.
  */
 static void
 refuse_word(FunctionCallInfo fcinfo, int column, const char *first,
@@ -520,7 +543,7 @@ take_settings(FunctionCallInfo fcinfo, SettingsChange *change)
 	take_max_deliveries(fcinfo, change);
 	take_retry_delay(fcinfo, change);
 	take_retry_backoff(fcinfo, change);
-	refuse_word(fcinfo, NARAD_SETTING_ORDERING, "none", "key");
+	take_word(fcinfo, change, NARAD_SETTING_ORDERING, "none", "key");
 	refuse_word(fcinfo, NARAD_SETTING_CLEANUP, "retain", "settled");
 	refuse_interval(fcinfo, NARAD_SETTING_DEDUP_WINDOW, "dedup_window", 1000,
 					DEFAULT_DEDUP_WINDOW);
@@ -788,6 +811,13 @@ narad_alter_topic(PG_FUNCTION_ARGS)
 						   NaradTopicSettingsGet(rel)->value_type);
 	take_reset(fcinfo, &change);
 	refuse_changes(fcinfo, rel);
+
+	/*
+	 * Who consumes from now on is to know: nobody hands out messages by the
+	 * old rule after the first has done so by the new one.
+	 */
+	if (change.is_given[NARAD_SETTING_ORDERING - 1])
+		LockRelation(rel, ShareRowExclusiveLock);
 	if (any_given(&change))
 		write_settings(RelationGetRelid(rel), &change, false);
 	table_close(rel, NoLock);
