@@ -9,6 +9,7 @@ OBJS = \
 	src/narad.o \
 	src/narad_rmgr.o \
 	src/narad_shmem.o \
+	src/base/base_array.o \
 	src/base/base_guc.o \
 	src/base/base_lock.o \
 	src/base/base_memory.o \
@@ -23,6 +24,7 @@ OBJS = \
 	src/log/log_hull.o \
 	src/log/log_meta.o \
 	src/log/log_page.o \
+	src/log/log_partition.o \
 	src/log/log_read.o \
 	src/log/log_record.o \
 	src/log/log_scan.o \

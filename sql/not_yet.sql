@@ -21,7 +21,7 @@ SELECT receipt AS receipt FROM narad.consume('not_yet') \gset
 SELECT pg_temp.attempt(format('SELECT narad.create_topic(''not_yet_new'', %s)', a)) FROM unnest(ARRAY[
 	'cleanup => ''settled''', 'dedup_window => ''1 min''', 'segment_age => ''1 hour''']) a;
 SELECT pg_temp.attempt(format('SELECT narad.alter_topic(''not_yet'', %s)', a)) FROM unnest(ARRAY[
-	'partitions => 2', 'cleanup => ''settled''', 'dedup_window => ''1 min''',
+	'cleanup => ''settled''', 'dedup_window => ''1 min''',
 	'segment_age => ''1 hour''']) a;
 -- Values that will never be allowed are told apart.
 SELECT pg_temp.attempt(format('SELECT narad.alter_topic(''not_yet'', %s)', a)) FROM unnest(ARRAY[

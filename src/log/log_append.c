@@ -11,9 +11,10 @@
  * process a partition does so at a time.  When a segment is full, sealing it
  * and opening the spare is one change of the directory.
  *
- * A large record goes over several pages, with the tail lock held for one at
- * a time; it holds the partition's gate meanwhile, on which others wait
- * without the tail lock, interruptibly.
+ * A large record goes over several pages, and over as many segments as it
+ * takes, with the tail lock held for one page at a time; it holds the
+ * partition's gate meanwhile, on which others wait without the tail lock,
+ * interruptibly.
  *
  * Pages that will be needed under the tail lock, the last one, the next one,
  * and those of the directory when a segment is full, are pinned before: if
@@ -92,7 +93,7 @@ typedef struct AppendState
 typedef struct AppendNeed
 {
 	bool		segment;		/* a ready spare, of at least ... */
-	uint32		segment_pages;	/* ... so many pages */
+	uint32		segment_pages;	/* ... so many pages; set before the try */
 	uint32		prepared;		/* pages of the open segment that must exist */
 	bool		new_page;		/* a pin on this block: */
 	BlockNumber new_block;
@@ -249,14 +250,15 @@ ensure_map_room(NaradLogPartition *part)
 
 	if (part->nmap + 2 <= capacity)
 		return;
-	map = NaradAllocOrError(2 * capacity * sizeof(NaradSegmentRef),
-							"segments");
+	capacity = Max(4, 2 * capacity);
+	map = NaradAllocOrError(capacity * sizeof(NaradSegmentRef), "segments");
 	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
 	LWLockAcquire(&part->map_lock, LW_EXCLUSIVE);
 	old = part->map;
-	memcpy(map, old, part->nmap * sizeof(NaradSegmentRef));
+	if (part->nmap > 0)
+		memcpy(map, old, part->nmap * sizeof(NaradSegmentRef));
 	part->map = map;
-	part->map_capacity = 2 * capacity;
+	part->map_capacity = capacity;
 	LWLockRelease(&part->map_lock);
 	LWLockRelease(&part->tail_lock);
 	NaradFree(old);
@@ -554,6 +556,17 @@ directory_is_pinned(AppendState *state, AppendNeed *need)
 
 /* ---- opening a segment ----------------------------------------------- */
 
+/*
+ * The lowest offset that the next segment may hold.  In the middle of a large
+ * record that is the one after it: a record belongs to the segment in which it
+ * begins, however many follow that only continue it.  Tail lock.
+ */
+static NaradOffset
+next_first_offset(NaradLogPartition *part)
+{
+	return Max(pg_atomic_read_u64(&part->end_offset), part->gate_end);
+}
+
 /* The open segment's entry, sealed as it is now.  Tail lock. */
 static void
 seal_entry(AppendState *state, NaradSegmentEntry *entry)
@@ -562,7 +575,7 @@ seal_entry(AppendState *state, NaradSegmentEntry *entry)
 
 	NaradSegmentReadEntry(state->rel, &part->open, entry);
 	entry->state = NARAD_SEGMENT_SEALED;
-	entry->end_offset = pg_atomic_read_u64(&part->end_offset);
+	entry->end_offset = next_first_offset(part);
 	entry->first_time = part->first_time;
 	entry->last_time = part->last_time;
 	entry->newest_xid = part->newest_xid;
@@ -580,7 +593,7 @@ open_entry(AppendState *state, NaradSegmentEntry *entry)
 	entry->size_class = part->spare.size_class;
 	entry->partition = part->partition;
 	entry->sequence = part->next_sequence;
-	entry->first_offset = pg_atomic_read_u64(&part->end_offset);
+	entry->first_offset = next_first_offset(part);
 	entry->oldest_xid = part->spare_oldest_xid;
 	entry->pages_prepared = part->spare_prepared;
 	entry->epoch = pg_atomic_read_u32(&state->topic->epoch);
@@ -903,8 +916,9 @@ lock_new_page(AppendState *state, AppendNeed *need)
 }
 
 /*
- * Sees to it that the open segment has a page to begin.  Tail lock.  False if
- * something has to be prepared first.
+ * Sees to it that the open segment has a page to begin, opening the spare if
+ * need be, which has the pages needed.  Tail lock.  False if something has to
+ * be prepared or pinned first.
  */
 static bool
 page_is_available(AppendState *state, AppendNeed *need)
@@ -913,7 +927,8 @@ page_is_available(AppendState *state, AppendNeed *need)
 
 	if (!segment_is_usable(state) || part->next_page >= part->open.npages)
 	{
-		if (!part->has_spare || part->spare_prepared == 0)
+		if (!part->has_spare || part->spare_prepared == 0 ||
+			part->spare.npages < need->segment_pages)
 		{
 			need->segment = true;
 			return false;
@@ -1010,55 +1025,26 @@ append_page(AppendState *state, NaradAppendItem **items, int nitems)
 
 /* ---- large records --------------------------------------------------- */
 
-/* Gate held: makes room in one segment, and returns with the tail lock. */
+/* Gives a large record offset and time, not for good.  Gate and tail lock. */
 static void
-make_room_for_large(AppendState *state, uint32 npages)
+plan_large(AppendState *state, NaradAppendItem *item)
 {
-	NaradLogPartition *part = state->part;
+	NaradOffset end = pg_atomic_read_u64(&state->part->end_offset);
 
-	for (;;)
+	if (!explicit_offset_is_valid(item, end))
 	{
-		AppendNeed	need = {0};
-
-		CHECK_FOR_INTERRUPTS();
-		LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
-		if (segment_is_usable(state) &&
-			part->open.npages - part->next_page >= npages)
-		{
-			BlockNumber block = part->open.first_block + part->next_page;
-
-			if (part->open_prepared < part->next_page + npages)
-				need.prepared = part->next_page + npages;
-			else if (is_pinned(state->new_pin, block) || state->new_misses > 0)
-				return;
-			else
-			{
-				need.new_page = true;
-				need.new_block = block;
-			}
-		}
-		else if (part->has_spare && part->spare_prepared > 0 &&
-				 part->spare.npages >= npages)
-		{
-			if (directory_is_pinned(state, &need))
-				open_next_segment(state);
-		}
-		else
-		{
-			need.segment = true;
-			need.segment_pages = npages;
-		}
-		LWLockRelease(&part->tail_lock);
-		pin_needed(state, &need);
-		if (need.segment || need.prepared > 0)
-			prepare(state, &need);
+		LWLockRelease(&state->part->tail_lock);
+		report_explicit_offset(state, item, end);
 	}
+	item->offset = item->explicit_offset == NARAD_INVALID_OFFSET ?
+		end : item->explicit_offset;
+	item->time = record_time(state, item, GetCurrentTimestamp());
 }
 
 /*
  * The current page for the first part of a large record, locked, if it is in
- * memory and at least a quarter of it is free; else InvalidBuffer.  The pin
- * goes to the caller.  Tail lock.
+ * memory and at least a quarter of it is free; else InvalidBuffer.  The head
+ * of a record is never divided.  The pin goes to the caller.  Tail lock.
  */
 static Buffer
 lock_page_for_first_part(AppendState *state, NaradAppendItem *item)
@@ -1066,18 +1052,44 @@ lock_page_for_first_part(AppendState *state, NaradAppendItem *item)
 	Buffer		buffer;
 	Page		page;
 
-	if (state->part->next_page == 0)
+	if (!segment_is_usable(state) || state->part->next_page == 0)
 		return InvalidBuffer;
 	buffer = lock_tail_page(state);
 	if (!BufferIsValid(buffer))
 		return InvalidBuffer;
 	state->tail_pin = InvalidBuffer;
 	page = BufferGetPage(buffer);
-	if (NaradDataPageFree(page) >= BLCKSZ / 4 &&
+	if (NaradDataPageFree(page) >= Max(BLCKSZ / 4, item->record.head_len) &&
 		fits_bases(NaradDataPageSpecial(page), item->offset, item->time))
 		return buffer;
 	UnlockReleaseBuffer(buffer);
 	return InvalidBuffer;
+}
+
+/*
+ * The page for the part from byte pos on, locked: the current one, for the
+ * first part only, or a fresh one (*init), of the next segment when this one
+ * is full.  InvalidBuffer if something has to be prepared or pinned first.
+ * Gate and tail lock.
+ */
+static Buffer
+lock_page_for_part(AppendState *state, NaradAppendItem *item, uint32 pos,
+				   AppendNeed *need, bool *init)
+{
+	Buffer		buffer;
+
+	*init = false;
+	if (pos == 0)
+	{
+		plan_large(state, item);
+		buffer = lock_page_for_first_part(state, item);
+		if (BufferIsValid(buffer))
+			return buffer;
+	}
+	*init = true;
+	if (!page_is_available(state, need))
+		return InvalidBuffer;
+	return lock_new_page(state, need);
 }
 
 /* Places bytes [pos, pos + len) of a record as the page's next item. */
@@ -1092,32 +1104,24 @@ put_part(Page page, const NaradRecord *record, uint32 pos, uint32 len)
 }
 
 /*
- * Writes one part, from byte pos on, to the current or a fresh page; returns
- * how long it is.  With the last part the record's offset is given.  Gate and
- * tail lock.
+ * Writes the part from byte pos on to a page, locked exclusively, and returns
+ * how long it is.  With the first part the offset is given, with the last it
+ * becomes readable.  Gate and tail lock.
  */
 static uint32
-write_part(AppendState *state, NaradAppendItem *item, uint32 pos)
+write_part(AppendState *state, NaradAppendItem *item, uint32 pos,
+		   Buffer buffer, bool init)
 {
 	NaradLogPartition *part = state->part;
 	NaradRecord *record = &item->record;
 	uint32		total = NaradRecordLength(record);
-	Buffer		buffer = InvalidBuffer;
-	bool		init;
-	Page		page;
+	Page		page = BufferGetPage(buffer);
 	NaradDataSpecial special;
 	OffsetNumber number;
 	uint16		old_upper;
 	uint32		len;
 
-	if (pos == 0)
-		buffer = lock_page_for_first_part(state, item);
-	init = !BufferIsValid(buffer);
-	if (init)
-		buffer = lock_new_page(state, NULL);
-	page = BufferGetPage(buffer);
 	len = Min(init ? NARAD_MAX_SMALL : NaradDataPageFree(page), total - pos);
-
 	if (!init)
 		special = *NaradDataPageSpecial(page);
 	else if (pos == 0)
@@ -1129,9 +1133,13 @@ write_part(AppendState *state, NaradAppendItem *item, uint32 pos)
 		special.cont_pos = pos;
 	}
 	if (pos == 0)
+	{
 		NaradRecordFinish(record, state->xid, state->cid, part->partition,
 						  item->offset, item->time, special.base_offset,
 						  special.base_time);
+		NaradHullExtend(state->hull, item->offset, item->offset);
+		part->gate_end = item->offset + 1;
+	}
 
 	START_CRIT_SECTION();
 	if (init)
@@ -1154,64 +1162,81 @@ write_part(AppendState *state, NaradAppendItem *item, uint32 pos)
 		pg_atomic_write_u64(&part->end_offset, item->offset + 1);
 	}
 	END_CRIT_SECTION();
-	UnlockReleaseBuffer(buffer);
 	return len;
 }
 
-/* Gives a large record offset and time.  Gate and tail lock. */
-static void
-assign_large(AppendState *state, NaradAppendItem *item)
+/*
+ * Appends one part of a large record, from byte pos on, as soon as there is a
+ * page for it; returns how long it is.  A spare that would take less of the
+ * rest than a segment can is exchanged.  The gate keeps others from appending,
+ * but not from preparing.
+ */
+static uint32
+append_part(AppendState *state, NaradAppendItem *item, uint32 pos)
 {
 	NaradLogPartition *part = state->part;
-	NaradOffset end = pg_atomic_read_u64(&part->end_offset);
+	uint32		rest = NaradRecordLength(&item->record) - pos;
+	uint32		npages = (rest + NARAD_MAX_SMALL - 1) / NARAD_MAX_SMALL;
 
-	if (!explicit_offset_is_valid(item, end))
+	for (;;)
 	{
+		AppendNeed	need = {0};
+		uint32		len = 0;
+		bool		is_due;
+		bool		init;
+		Buffer		buffer;
+
+		need.segment_pages = Min(npages, state->topic->segment_pages);
+		if (pos == 0)
+			pin_tail(state);
+		LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+		buffer = lock_page_for_part(state, item, pos, &need, &init);
+		if (BufferIsValid(buffer))
+		{
+			len = write_part(state, item, pos, buffer, init);
+			UnlockReleaseBuffer(buffer);
+		}
+		is_due = !part->preparing && (wants_spare(part) || wants_run(part));
+		if (len == rest)
+			leave_gate(part);
 		LWLockRelease(&part->tail_lock);
-		report_explicit_offset(state, item, end);
+
+		report_damaged_tail(state);
+		if (len == 0)
+			pin_needed(state, &need);
+		else
+			state->new_misses = 0;
+		if (is_due || need.segment || need.prepared > 0)
+			prepare(state, &need);
+		if (len > 0)
+			return len;
+		CHECK_FOR_INTERRUPTS();
 	}
-	item->offset = item->explicit_offset == NARAD_INVALID_OFFSET ?
-		end : item->explicit_offset;
-	item->time = record_time(state, item, GetCurrentTimestamp());
-	NaradHullExtend(state->hull, item->offset, item->offset);
-	part->gate_end = item->offset + 1;
 }
 
-/* Appends one large record. */
+/*
+ * Appends one large record.  Whoever waits for the gate goes on when its last
+ * part is there.
+ */
 static void
 append_large(AppendState *state, NaradAppendItem *item)
 {
 	NaradLogPartition *part = state->part;
 	uint32		total = NaradRecordLength(&item->record);
-	uint32		npages = (total + NARAD_MAX_SMALL - 1) / NARAD_MAX_SMALL;
-	uint32		pos;
-
-	if (npages > state->topic->segment_pages)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("record of %u bytes does not fit into a segment of topic \"%s\"",
-						total, RelationGetRelationName(state->rel)),
-				 errhint("Create the topic with a larger segment_size, or reduce \"narad.max_message_size\" to refuse such records earlier.")));
+	uint32		pos = 0;
 
 	take_gate(part);
-	make_room_for_large(state, npages);
-	assign_large(state, item);
-	pos = write_part(state, item, 0);
-	while (pos < total)
+	for (;;)
 	{
-		LWLockRelease(&part->tail_lock);
+		pos += append_part(state, item, pos);
+		if (pos == total)
+			break;
 		NARAD_STOP("append-large-part");
+		if (part->next_page == 1)
+			NARAD_STOP("append-large-segment");
 		CHECK_FOR_INTERRUPTS();
-
-		/* The gate keeps others from moving it. */
-		pin_new_page(state, part->open.first_block + part->next_page);
-		LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
-		pos += write_part(state, item, pos);
 	}
-	leave_gate(part);
-	LWLockRelease(&part->tail_lock);
 	ConditionVariableBroadcast(&part->gate_cv);
-	report_damaged_tail(state);
 	release_pins(state);
 }
 
@@ -1271,13 +1296,13 @@ NaradAppend(Relation rel, NaradRelInfo *info, int partition,
 	int			done = 0;
 
 	Assert(info->shared != NULL);
-	Assert(partition >= 0 && partition < info->shared->npartitions);
+	Assert(partition >= 0 && partition < info->npartitions);
 	if (nitems == 0)
 		return;
 
 	state.rel = rel;
 	state.topic = info->shared;
-	state.part = &state.topic->partitions[partition];
+	state.part = NaradLogPartitionGet(state.topic, partition);
 	state.cid = cid;
 	state.strategy = strategy;
 	NaradLogTopicSettleEpoch(rel, state.topic);

@@ -83,8 +83,13 @@ collect(Relation rel, CarryOver *carry)
 	/* Nobody appends: we hold AccessExclusiveLock. */
 	carry->bases = palloc(old.npartitions * sizeof(NaradOffset));
 	for (partition = 0; partition < old.npartitions; partition++)
-		carry->bases[partition] =
-			pg_atomic_read_u64(&info->shared->partitions[partition].end_offset);
+	{
+		NaradLogPartition *part = NaradLogPartitionFind(info->shared,
+														partition);
+
+		carry->bases[partition] = part == NULL ? 0 :
+			pg_atomic_read_u64(&part->end_offset);
+	}
 
 	carry->groups = NaradGroupList(rel, &carry->ngroups);
 	for (i = 0; i < carry->ngroups; i++)

@@ -92,7 +92,7 @@ begin_finder(Finder * finder, Relation rel, NaradRelInfo *info, int partition)
 										&finder->nrefs);
 		return;
 	}
-	finder->part = &info->shared->partitions[partition];
+	finder->part = NaradLogPartitionGet(info->shared, partition);
 	finder->end = pg_atomic_read_u64(&finder->part->end_offset);
 	/* Pairs with the writer's: the map has what lies below the end. */
 	pg_read_barrier();

@@ -170,7 +170,9 @@ StaticAssertDecl(SizeOfPageHeaderData + sizeof(NaradPageSpecialHead) +
  *						(partition, msg_offset, produced_at), to the item's end
  *
  * A large record's bytes go on in item 1 of the following pages of its
- * segment (NaradDataSpecial.cont_offset), until total_len bytes are there.
+ * segment, and of the segments that follow in its partition
+ * (NaradDataSpecial.cont_offset), until total_len bytes are there.  Its head,
+ * which is all before the body, lies on its first page.
  */
 typedef struct NaradRecordHeader
 {
@@ -234,6 +236,12 @@ StaticAssertDecl(sizeof(NaradProducerPart) == 16, "producer part");
 #define NARAD_EXT_PRODUCER		0x0004	/* ... a producer_id */
 
 #define NARAD_MAX_ID			255 /* bytes of a dedup or producer id */
+
+/*
+ * No record is longer, whatever its length says: narad.max_message_size is
+ * 256 MB at most, which leaves room for headers and padding.
+ */
+#define NARAD_MAX_RECORD		(272 * 1024 * 1024)
 
 #define NARAD_PREFIX_LEN		24	/* of tuple data, not stored */
 #define NARAD_MAX_DELTA			PG_UINT16_MAX

@@ -346,6 +346,28 @@ NaradMetaRead(Relation rel, NaradMetaData *meta)
 }
 
 /*
+ * NaradMetaCheckPartitions
+ *
+ * ERROR 22023 if there are too many, or if a segment of each does not fit into
+ * the largest file.
+ */
+void
+NaradMetaCheckPartitions(int npartitions, uint32 segment_pages)
+{
+	if (npartitions > NARAD_MAX_PARTITIONS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("number of partitions must be between 1 and %d",
+						NARAD_MAX_PARTITIONS)));
+	if ((uint64) npartitions * segment_pages > MaxBlockNumber)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%d partitions with segments of %u pages exceed the largest file",
+						npartitions, segment_pages),
+				 errhint("Use fewer partitions, or smaller segments.")));
+}
+
+/*
  * NaradMetaFill
  *
  * Contents for a new topic, with a topic id of 64 strong random bits.
@@ -357,19 +379,9 @@ NaradMetaFill(NaradMetaData *meta, int npartitions, uint32 segment_pages)
 		npartitions = 1;
 	if (segment_pages == 0)
 		segment_pages = NARAD_DEFAULT_SEGMENT_PAGES;
-	if (npartitions > NARAD_MAX_PARTITIONS)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("number of partitions must be between 1 and %d",
-						NARAD_MAX_PARTITIONS)));
 	segment_pages = Max(segment_pages, NARAD_MIN_SEGMENT_PAGES);
 	segment_pages = Min(segment_pages, NARAD_MAX_SEGMENT_PAGES);
-	if ((uint64) npartitions * segment_pages > MaxBlockNumber)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%d partitions with segments of %u pages exceed the largest file",
-						npartitions, segment_pages),
-				 errhint("Use fewer partitions, or smaller segments.")));
+	NaradMetaCheckPartitions(npartitions, segment_pages);
 
 	memset(meta, 0, sizeof(NaradMetaData));
 	meta->magic = NARAD_META_MAGIC;

@@ -24,6 +24,9 @@ extern bool NaradMetaRead(Relation rel, NaradMetaData *meta);
  */
 extern void NaradMetaCreate(Relation rel, int npartitions, uint32 segment_pages);
 
+/* ERROR 22023 unless there can be so many partitions. */
+extern void NaradMetaCheckPartitions(int npartitions, uint32 segment_pages);
+
 /* Lets `change` edit the metapage's contents under its lock; WAL-logged. */
 typedef void (*NaradMetaChange) (NaradMetaData *meta, void *arg);
 extern void NaradMetaModify(Relation rel, NaradMetaChange change, void *arg);

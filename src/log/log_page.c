@@ -389,85 +389,161 @@ NaradDataPageCopy(Relation rel, BlockNumber block,
 	return status;
 }
 
+/* ---- large records --------------------------------------------------- */
+
 /*
- * The length a large record says it has, or 0 if that cannot be: more than
- * the rest of its segment could hold.
+ * A walk over the pages that a large record goes on to.
  */
-static uint32
-large_length(const NaradSegmentRef *ref, BlockNumber block, const char *part,
-			 uint32 part_len)
+typedef struct LargeWalk
 {
-	uint64		room;
+	Relation	rel;
+	BufferAccessStrategy strategy;
+	NaradTopicId topic_id;
+	NaradOffset offset;			/* of the record */
+	NaradSegmentRef segment;	/* at hand */
+	BlockNumber block;			/* last page read */
+	PGAlignedBlock page;
+} LargeWalk;
+
+/*
+ * Copies a block of the segment at hand; true if it continues the record at
+ * byte pos.
+ */
+static bool
+read_continuation(LargeWalk *walk, BlockNumber block, uint32 pos,
+				  NaradPageStatus *status)
+{
+	Page		page = (Page) walk->page.data;
+	const NaradDataSpecial *special;
+
+	walk->block = block;
+	*status = NaradDataPageCopy(walk->rel, block, walk->strategy,
+								walk->topic_id, walk->segment.partition,
+								walk->segment.sequence, true, page, NULL, NULL);
+	if (*status != NARAD_PAGE_OK)
+		return false;
+	special = NaradDataPageSpecial(page);
+	return special->cont_offset == walk->offset &&
+		special->cont_pos == pos &&
+		PageGetMaxOffsetNumber(page) >= FirstOffsetNumber;
+}
+
+/*
+ * Goes on to the page that continues the record at byte pos: the next one of
+ * the segment, or the first of the following one.  A segment is not always
+ * full when the next is begun, and one that nothing was written to is legal.
+ * False if the page is not there.
+ */
+static bool
+next_continuation(LargeWalk *walk, uint32 pos)
+{
+	NaradSegmentRef *segment = &walk->segment;
+	NaradPageStatus status = NARAD_PAGE_OTHER;
+
+	CHECK_FOR_INTERRUPTS();
+	if (walk->block + 1 < segment->first_block + segment->npages &&
+		read_continuation(walk, walk->block + 1, pos, &status))
+		return true;
+	while (status == NARAD_PAGE_OTHER && NaradSegmentNext(walk->rel, segment))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (read_continuation(walk, segment->first_block, pos, &status))
+			return true;
+	}
+	return false;
+}
+
+/* Brings bytes [have, total) of the record to dest; false if some are missing. */
+static bool
+read_continuations(LargeWalk *walk, char *dest, uint32 have, uint32 total)
+{
+	while (have < total)
+	{
+		Page		page = (Page) walk->page.data;
+		ItemId		lp;
+		uint32		len;
+
+		if (!next_continuation(walk, have))
+			return false;
+		lp = PageGetItemId(page, FirstOffsetNumber);
+		len = ItemIdGetLength(lp);
+		if (len == 0 || len > total - have)
+			return false;
+		memcpy(dest, PageGetItem(page, lp), len);
+		dest += len;
+		have += len;
+	}
+	return true;
+}
+
+/* The length a large record says it has, or 0 if that cannot be. */
+static uint32
+large_length(const char *part, uint32 part_len)
+{
 	uint32		total;
 
 	if (part_len < sizeof(NaradRecordHeader) + sizeof(NaradLargePart))
 		return 0;
-	room = (uint64) (ref->first_block + ref->npages - block) * NARAD_PAGE_SPACE;
 	total = ((const NaradLargePart *)
 			 (part + sizeof(NaradRecordHeader)))->total_len;
-	if (total < part_len || total > room || !AllocSizeIsValid(total))
+	if (total <= part_len || total > NARAD_MAX_RECORD)
 		return 0;
 	return total;
 }
 
 /*
- * NaradLargeAssemble
+ * NaradLargeToTuple
  *
- * All bytes of a large record, palloc'ed, given a copy of the page on which
- * it begins.  Walks the following pages; never jumps by length.  NULL if one
- * of them is missing, damaged, or continues something else: legal if the
- * record's transaction aborted, damage if it committed.  May be cancelled.
+ * The row of a large record, in the current memory context, given a copy of
+ * the page on which it begins; *crc is what its header's must be for it to be
+ * sound.  Walks the pages and segments that follow, and never jumps by length;
+ * the record's bytes are brought to their place in the tuple, and nowhere
+ * else.  NULL if the header makes no sense, or a part is missing, damaged, or
+ * continues something else: legal if the record's transaction aborted, damage
+ * if it committed.  May be cancelled.
  */
-char *
-NaradLargeAssemble(Relation rel, const NaradSegmentRef *ref, BlockNumber block,
-				   Page page, OffsetNumber item, BufferAccessStrategy strategy,
-				   uint32 *len)
+HeapTuple
+NaradLargeToTuple(Relation rel, const NaradSegmentRef *ref, BlockNumber block,
+				  Page page, OffsetNumber item, BufferAccessStrategy strategy,
+				  uint32 *crc)
 {
 	const NaradDataSpecial *special = NaradDataPageSpecial(page);
 	ItemId		lp = PageGetItemId(page, item);
 	char	   *part = PageGetItem(page, lp);
-	uint32		have = ItemIdGetLength(lp);
-	uint32		total = large_length(ref, block, part, have);
-	NaradOffset offset;
-	char	   *record;
-	PGAlignedBlock *next;
+	uint32		part_len = ItemIdGetLength(lp);
+	uint32		head_len = NaradRecordHeadLength(part, part_len);
+	uint32		total = large_length(part, part_len);
+	NaradOffset offset = NaradHeaderOffset(special, (NaradRecordHeader *) part);
+	int64		time = NaradHeaderTime(special, (NaradRecordHeader *) part);
+	ItemPointerData tid;
+	HeapTuple	tuple;
+	char	   *body;
+	LargeWalk  *walk;
+	bool		is_complete;
 
-	if (total == 0)
+	if (head_len == 0 || total == 0)
 		return NULL;
-	offset = NaradHeaderOffset(special, (NaradRecordHeader *) part);
-	record = palloc(total);
-	memcpy(record, part, have);
-	next = palloc(sizeof(PGAlignedBlock));
+	ItemPointerSet(&tid, block, item);
+	tuple = NaradTupleBegin(part, head_len, total - head_len, ref->partition,
+							offset, time, &tid, RelationGetRelid(rel), &body);
+	memcpy(body, part + head_len, part_len - head_len);
 
-	while (have < total)
+	walk = palloc(sizeof(LargeWalk));
+	walk->rel = rel;
+	walk->strategy = strategy;
+	walk->topic_id = special->head.topic_id;
+	walk->offset = offset;
+	walk->segment = *ref;
+	walk->block = block;
+	is_complete = read_continuations(walk, body + (part_len - head_len),
+									 part_len, total);
+	pfree(walk);
+	if (!is_complete)
 	{
-		Page		copy = (Page) next->data;
-		NaradDataSpecial *cont;
-
-		CHECK_FOR_INTERRUPTS();
-		block++;
-		if (block >= ref->first_block + ref->npages ||
-			NaradDataPageCopy(rel, block, strategy, special->head.topic_id,
-							  ref->partition, ref->sequence, true, copy,
-							  NULL, NULL) != NARAD_PAGE_OK)
-			break;
-		cont = NaradDataPageSpecial(copy);
-		if (cont->cont_offset != offset || cont->cont_pos != have ||
-			PageGetMaxOffsetNumber(copy) < FirstOffsetNumber)
-			break;
-		lp = PageGetItemId(copy, FirstOffsetNumber);
-		if (ItemIdGetLength(lp) == 0 || ItemIdGetLength(lp) > total - have)
-			break;
-		memcpy(record + have, PageGetItem(copy, lp), ItemIdGetLength(lp));
-		have += ItemIdGetLength(lp);
-	}
-
-	pfree(next);
-	if (have < total)
-	{
-		pfree(record);
+		pfree(tuple);
 		return NULL;
 	}
-	*len = total;
-	return record;
+	*crc = NaradRecordCrc(part, head_len, body, total - head_len,
+						  ref->partition, offset, time);
+	return tuple;
 }

@@ -90,13 +90,14 @@ extern NaradRecordState NaradRecordStateNow(const NaradRecordHeader *hdr);
 extern bool NaradRecordVisible(const NaradRecordHeader *hdr, Snapshot snapshot);
 
 /*
- * Assembles a large record that begins at item `item` of the page copy
- * `page` (block `block`, in segment `ref`), reading the pages that follow.
- * palloc'ed, *len set; NULL if a continuation is missing or damaged.
+ * The row of a large record that begins at item `item` of the page copy
+ * `page` (block `block`, in segment `ref`), reading the pages that follow;
+ * palloc'ed.  Sound if *crc is that of the record's header.  NULL if a
+ * continuation is missing or damaged.
  */
-extern char *NaradLargeAssemble(Relation rel, const NaradSegmentRef *ref,
-								BlockNumber block, Page page,
-								OffsetNumber item, BufferAccessStrategy strategy,
-								uint32 *len);
+extern HeapTuple NaradLargeToTuple(Relation rel, const NaradSegmentRef *ref,
+								   BlockNumber block, Page page,
+								   OffsetNumber item,
+								   BufferAccessStrategy strategy, uint32 *crc);
 
 #endif							/* LOG_PAGE_H */

@@ -705,23 +705,28 @@ read_tuple(NaradReader *reader, OffsetNumber item)
 	NaradRecordHeader *hdr = record_header(page, item);
 	NaradOffset offset = item_offset(page, item);
 	int64		time = NaradHeaderTime(NaradDataPageSpecial(page), hdr);
-	char	   *record = (char *) hdr;
 	uint32		len = ItemIdGetLength(PageGetItemId(page, item));
 	HeapTuple	tuple = NULL;
+	uint32		crc;
 	ItemPointerData tid;
 	MemoryContext old = MemoryContextSwitchTo(reader->tuples);
 
-	if (hdr->flags & NARAD_RECORD_LARGE)
-		record = NaradLargeAssemble(reader->rel, &reader->segment, block, page,
-									item, NULL, &len);
 	ItemPointerSet(&tid, block, item);
-	if (record != NULL &&
-		NaradRecordCrc(record, len, reader->partition, offset,
-					   time) == hdr->crc)
-		tuple = NaradRecordToTuple(record, len, reader->partition, offset,
-								   time, &tid, RelationGetRelid(reader->rel));
-	if (record != NULL && record != (char *) hdr)
-		pfree(record);
+	if (hdr->flags & NARAD_RECORD_LARGE)
+	{
+		tuple = NaradLargeToTuple(reader->rel, &reader->segment, block, page,
+								  item, NULL, &crc);
+		if (tuple != NULL && crc != hdr->crc)
+		{
+			pfree(tuple);
+			tuple = NULL;
+		}
+	}
+	else if (NaradRecordCrc((char *) hdr, len, NULL, 0, reader->partition,
+							offset, time) == hdr->crc)
+		tuple = NaradRecordToTuple((char *) hdr, len, reader->partition,
+								   offset, time, &tid,
+								   RelationGetRelid(reader->rel));
 	MemoryContextSwitchTo(old);
 	return tuple;
 }
@@ -991,7 +996,7 @@ NaradReaderBegin(Relation rel, NaradRelInfo *info, int partition,
 										   "narad reader",
 										   ALLOCSET_DEFAULT_SIZES);
 	if (info->shared != NULL)
-		reader->part = &info->shared->partitions[partition];
+		reader->part = NaradLogPartitionGet(info->shared, partition);
 	else
 	{
 		reader->refs = NaradSegmentList(rel, reader->segment_pages, partition,
@@ -1119,8 +1124,11 @@ NaradPartitionBounds(Relation rel, NaradRelInfo *info, int partition,
 
 	if (info->shared != NULL)
 	{
-		NaradLogPartition *part = &info->shared->partitions[partition];
+		NaradLogPartition *part = NaradLogPartitionFind(info->shared,
+														partition);
 
+		if (part == NULL)
+			return;
 		NaradHullPoll(part);
 		*earliest = pg_atomic_read_u64(&part->start_offset);
 		*end = pg_atomic_read_u64(&part->end_offset);

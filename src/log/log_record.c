@@ -157,12 +157,21 @@ find_compressible(TupleDesc desc, Datum *values, bool *isnull,
 	return best;
 }
 
+/* Frees a value that is not the caller's, but was made here. */
+static void
+free_made(Datum value, Datum original)
+{
+	if (value != original)
+		pfree(DatumGetPointer(value));
+}
+
 /*
  * Compresses the longest values in line while the row is longer than what
  * heap would compress.  Returns the size of the row's data.
  */
 static Size
-compress_values(TupleDesc desc, Datum *values, bool *isnull, Size data_len)
+compress_values(TupleDesc desc, Datum *values, const Datum *originals,
+				bool *isnull, Size data_len)
 {
 	bool	   *tried = palloc0(desc->natts * sizeof(bool));
 
@@ -178,6 +187,7 @@ compress_values(TupleDesc desc, Datum *values, bool *isnull, Size data_len)
 									  TupleDescAttr(desc, i)->attcompression);
 		if (DatumGetPointer(packed) == NULL)
 			continue;
+		free_made(values[i], originals[i]);
 		values[i] = packed;
 		data_len = heap_compute_data_size(desc, values, isnull);
 	}
@@ -242,6 +252,41 @@ fill_extension(char *place, const NaradRecordExtra *extra)
 }
 
 /*
+ * Zeroes what heap_fill_tuple leaves alone, as it is stored and summed up:
+ * the padding between columns.  All of it, where that costs nothing.
+ */
+static void
+zero_gaps(TupleDesc desc, Datum *values, bool *isnull, char *data, Size len)
+{
+	Size		at = 0;
+
+	if (len <= NARAD_MAX_SMALL)
+	{
+		memset(data, 0, len);
+		return;
+	}
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+		char	   *value = DatumGetPointer(values[i]);
+		Size		start;
+
+		if (isnull[i])
+			continue;
+		if (att->attlen == -1 && att->attstorage != TYPSTORAGE_PLAIN &&
+			VARATT_CAN_MAKE_SHORT(value))
+		{
+			at += VARATT_CONVERTED_SHORT_SIZE(value);
+			continue;
+		}
+		start = att_align_datum(at, att->attalign, att->attlen, values[i]);
+		memset(data + at, 0, start - at);
+		at = att_addlength_datum(start, att->attlen, values[i]);
+	}
+	Assert(at == len);
+}
+
+/*
  * Lays out tuple and head in one area and fills them, all but what
  * NaradRecordFinish adds.
  */
@@ -268,9 +313,13 @@ build_record(NaradRecord *record, TupleDesc desc, Datum *values,
 		head_len = MAXALIGN(sizeof(NaradRecordHeader) +
 							sizeof(NaradLargePart) + ext_size + bitmap_len);
 
-	/* Zeroed: padding between columns is stored and summed up. */
 	tuple_size = MAXALIGN(HEAPTUPLESIZE + hoff + data_len);
-	tuple = (HeapTuple) palloc0(tuple_size + head_len);
+	tuple = (HeapTuple) palloc(tuple_size + head_len);
+	memset(tuple, 0, HEAPTUPLESIZE + hoff);
+	zero_gaps(desc, values, isnull, (char *) tuple + HEAPTUPLESIZE + hoff,
+			  data_len);
+	memset((char *) tuple + HEAPTUPLESIZE + hoff + data_len, 0,
+		   tuple_size + head_len - (HEAPTUPLESIZE + hoff + data_len));
 	td = tuple->t_data = (HeapTupleHeader) ((char *) tuple + HEAPTUPLESIZE);
 	tuple->t_len = hoff + data_len;
 	ItemPointerSetInvalid(&tuple->t_self);
@@ -349,7 +398,7 @@ NaradRecordForm(NaradRecord *record, TupleDesc desc, Datum *values,
 
 	data_len = heap_compute_data_size(desc, vals, nulls);
 	if (data_len > TOAST_TUPLE_TARGET)
-		data_len = compress_values(desc, vals, nulls, data_len);
+		data_len = compress_values(desc, vals, values, nulls, data_len);
 	build_record(record, desc, vals, nulls, hasnull, data_len, extra);
 
 	crc = crc_begin(natts, ((NaradRecordHeader *) record->head)->flags);
@@ -357,6 +406,11 @@ NaradRecordForm(NaradRecord *record, TupleDesc desc, Datum *values,
 				record->head_len - sizeof(NaradRecordHeader));
 	COMP_CRC32C(crc, record->body, record->body_len);
 	record->crc_state = crc;
+
+	/* They may be as long as the record is. */
+	for (int i = NARAD_ATTR_TIME; i < natts; i++)
+		if (!nulls[i] && TupleDescAttr(desc, i)->attlen == -1)
+			free_made(vals[i], values[i]);
 
 	if (vals != local_values)
 	{
@@ -408,11 +462,11 @@ NaradRecordFinish(NaradRecord *record, TransactionId xmin, CommandId cmin,
  * NaradRecordCrc
  *
  * What the header's crc must be.  The record is complete: header to the end
- * of its body, those of the following pages included.
+ * of its body, in one piece, or in two (rest may be NULL).
  */
 uint32
-NaradRecordCrc(const char *record, uint32 len, int partition,
-			   NaradOffset offset, int64 time)
+NaradRecordCrc(const char *record, uint32 len, const char *rest,
+			   uint32 rest_len, int partition, NaradOffset offset, int64 time)
 {
 	const NaradRecordHeader *hdr = (const NaradRecordHeader *) record;
 	pg_crc32c	crc = crc_begin(hdr->natts, hdr->flags);
@@ -420,6 +474,8 @@ NaradRecordCrc(const char *record, uint32 len, int partition,
 	Assert(len >= sizeof(NaradRecordHeader));
 	COMP_CRC32C(crc, record + sizeof(NaradRecordHeader),
 				len - sizeof(NaradRecordHeader));
+	if (rest_len > 0)
+		COMP_CRC32C(crc, rest, rest_len);
 	return crc_end(crc, partition, offset, time);
 }
 
@@ -545,34 +601,26 @@ NaradRecordExtraGet(const char *record, uint32 len, NaradRecordExtra *extra)
 }
 
 /*
- * NaradRecordToTuple
+ * NaradTupleBegin
  *
- * The row of a complete record as a heap tuple in the current memory
- * context; NULL if the record is malformed.  The CRC is not looked at: only
- * bytes that passed it may be deformed.
+ * The row of a record as a heap tuple in the current memory context, complete
+ * but for the body, which the caller brings to *body.  The head's length is
+ * what NaradRecordHeadLength said.
  */
 HeapTuple
-NaradRecordToTuple(const char *record, uint32 len, int partition,
-				   NaradOffset offset, int64 time, ItemPointer tid, Oid relid)
+NaradTupleBegin(const char *head, uint32 head_len, uint32 body_len,
+				int partition, NaradOffset offset, int64 time,
+				ItemPointer tid, Oid relid, char **body)
 {
-	const NaradRecordHeader *hdr = (const NaradRecordHeader *) record;
-	uint32		head_len = NaradRecordHeadLength(record, len);
-	bool		hasnull;
-	Size		bitmap_len;
-	Size		hoff;
-	Size		body_len;
+	const NaradRecordHeader *hdr = (const NaradRecordHeader *) head;
+	bool		hasnull = (hdr->flags & NARAD_RECORD_HASNULL) != 0;
+	Size		bitmap_len = hasnull ? BITMAPLEN(hdr->natts) : 0;
+	Size		hoff = MAXALIGN(SizeofHeapTupleHeader + bitmap_len);
 	HeapTuple	tuple;
 	HeapTupleHeader td;
 	char	   *data;
 	int32		part = partition;
 	int64		pos = (int64) offset;
-
-	if (head_len == 0)
-		return NULL;
-	hasnull = (hdr->flags & NARAD_RECORD_HASNULL) != 0;
-	bitmap_len = hasnull ? BITMAPLEN(hdr->natts) : 0;
-	hoff = MAXALIGN(SizeofHeapTupleHeader + bitmap_len);
-	body_len = len - head_len;
 
 	tuple = (HeapTuple) palloc(HEAPTUPLESIZE + hoff + NARAD_PREFIX_LEN +
 							   body_len);
@@ -593,12 +641,35 @@ NaradRecordToTuple(const char *record, uint32 len, int partition,
 	HeapTupleHeaderSetCmin(td, hdr->cmin);
 	HeapTupleHeaderSetXmax(td, InvalidTransactionId);
 	if (hasnull)
-		memcpy(td->t_bits, record + bitmap_start(record, len), bitmap_len);
+		memcpy(td->t_bits, head + bitmap_start(head, head_len), bitmap_len);
 
 	data = (char *) td + hoff;
 	memcpy(data, &part, sizeof(part));
 	memcpy(data + 8, &pos, sizeof(pos));
 	memcpy(data + 16, &time, sizeof(time));
-	memcpy(data + NARAD_PREFIX_LEN, record + head_len, body_len);
+	*body = data + NARAD_PREFIX_LEN;
+	return tuple;
+}
+
+/*
+ * NaradRecordToTuple
+ *
+ * The row of a complete record as a heap tuple in the current memory
+ * context; NULL if the record is malformed.  The CRC is not looked at: only
+ * bytes that passed it may be deformed.
+ */
+HeapTuple
+NaradRecordToTuple(const char *record, uint32 len, int partition,
+				   NaradOffset offset, int64 time, ItemPointer tid, Oid relid)
+{
+	uint32		head_len = NaradRecordHeadLength(record, len);
+	HeapTuple	tuple;
+	char	   *body;
+
+	if (head_len == 0)
+		return NULL;
+	tuple = NaradTupleBegin(record, head_len, len - head_len, partition,
+							offset, time, tid, relid, &body);
+	memcpy(body, record + head_len, len - head_len);
 	return tuple;
 }

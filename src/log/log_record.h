@@ -66,9 +66,11 @@ extern void NaradRecordFinish(NaradRecord *record, TransactionId xmin,
 
 /*
  * The CRC over partition, offset, time, attribute count, bitmap and body of
- * the complete record of len bytes; compare with its header's.
+ * a complete record; compare with its header's.  It may lie in two pieces,
+ * of which the first has the header.
  */
-extern uint32 NaradRecordCrc(const char *record, uint32 len, int partition,
+extern uint32 NaradRecordCrc(const char *record, uint32 len,
+							 const char *rest, uint32 rest_len, int partition,
 							 NaradOffset offset, int64 time);
 
 /* Bytes before the body, or 0 if the header makes no sense within len. */
@@ -88,5 +90,14 @@ extern bool NaradRecordExtraGet(const char *record, uint32 len,
 extern HeapTuple NaradRecordToTuple(const char *record, uint32 len,
 									int partition, NaradOffset offset,
 									int64 time, ItemPointer tid, Oid relid);
+
+/*
+ * The same without its body, for which there is room at *body, given a
+ * record's head.
+ */
+extern HeapTuple NaradTupleBegin(const char *head, uint32 head_len,
+								 uint32 body_len, int partition,
+								 NaradOffset offset, int64 time,
+								 ItemPointer tid, Oid relid, char **body);
 
 #endif							/* LOG_RECORD_H */

@@ -309,32 +309,40 @@ form_row(Relation rel, const NaradSegmentRef *ref, BlockNumber block,
 	NaradDataSpecial *special = NaradDataPageSpecial(page);
 	NaradOffset offset = NaradHeaderOffset(special, hdr);
 	int64		time = NaradHeaderTime(special, hdr);
-	char	   *record = (char *) hdr;
 	uint32		len = ItemIdGetLength(PageGetItemId(page, item));
 	uint32		crc;
 	ItemPointerData tid;
 	HeapTuple	tuple = NULL;
 
 	if (hdr->flags & NARAD_RECORD_LARGE)
-		record = NaradLargeAssemble(rel, ref, block, page, item, strategy,
-									&len);
-	if (record == NULL)
 	{
-		/* Legal, unless its transaction committed. */
-		if (!damage_ok && NaradRecordStateNow(hdr) == NARAD_STATE_COMMITTED)
-			raise_damaged_record(rel, ref->partition, offset, false, 0, 0);
-		return NULL;
+		tuple = NaradLargeToTuple(rel, ref, block, page, item, strategy, &crc);
+		if (tuple == NULL)
+		{
+			/* Legal, unless its transaction committed. */
+			if (!damage_ok &&
+				NaradRecordStateNow(hdr) == NARAD_STATE_COMMITTED)
+				raise_damaged_record(rel, ref->partition, offset, false, 0, 0);
+			return NULL;
+		}
+		if (crc != hdr->crc)
+		{
+			pfree(tuple);
+			tuple = NULL;
+		}
 	}
-
-	ItemPointerSet(&tid, block, item);
-	crc = NaradRecordCrc(record, len, ref->partition, offset, time);
-	if (crc == hdr->crc)
-		tuple = NaradRecordToTuple(record, len, ref->partition, offset, time,
-								   &tid, RelationGetRelid(rel));
+	else
+	{
+		ItemPointerSet(&tid, block, item);
+		crc = NaradRecordCrc((char *) hdr, len, NULL, 0, ref->partition,
+							 offset, time);
+		if (crc == hdr->crc)
+			tuple = NaradRecordToTuple((char *) hdr, len, ref->partition,
+									   offset, time, &tid,
+									   RelationGetRelid(rel));
+	}
 	if (tuple == NULL && !damage_ok)
 		raise_damaged_record(rel, ref->partition, offset, true, hdr->crc, crc);
-	if (record != (char *) hdr)
-		pfree(record);
 	return tuple;
 }
 

@@ -122,8 +122,8 @@ NaradClassPages(int size_class, uint32 segment_pages)
 /*
  * NaradClassFor
  *
- * The class of a partition's segment of a sequence number; a large record may
- * need more pages.  More than segment_pages is the caller's to refuse.  Of
+ * The class of a partition's segment of a sequence number.  A large record
+ * wants more pages, up to segment_pages, so that it lies in few segments.  Of
  * the first slot, a unit is left for meta pages.
  */
 int
@@ -577,6 +577,69 @@ NaradSegmentList(Relation rel, uint32 segment_pages, int partition,
 	qsort(list.refs, list.nrefs, sizeof(NaradSegmentRef), compare_refs);
 	*nsegments = list.nrefs;
 	return list.refs;
+}
+
+/* The segment of a sequence number in a partition's map. */
+static bool
+find_in_map(NaradLogPartition *part, uint64 sequence, NaradSegmentRef *ref)
+{
+	uint32		low = 0;
+	uint32		high;
+	bool		found;
+
+	LWLockAcquire(&part->map_lock, LW_SHARED);
+	high = part->nmap;
+	while (low < high)
+	{
+		uint32		mid = low + (high - low) / 2;
+
+		if (part->map[mid].sequence < sequence)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	found = low < part->nmap && part->map[low].sequence == sequence;
+	if (found)
+		*ref = part->map[low];
+	LWLockRelease(&part->map_lock);
+	return found;
+}
+
+/*
+ * NaradSegmentNext
+ *
+ * Makes *ref the next segment of its partition; false if there is none.  Any
+ * relation lock; the map lock is taken.
+ */
+bool
+NaradSegmentNext(Relation rel, NaradSegmentRef *ref)
+{
+	NaradRelInfo *info = NaradRelInfoLook(rel);
+	uint64		sequence = ref->sequence + 1;
+	NaradSegmentRef *refs;
+	bool		found = false;
+	int			nrefs;
+	int			i;
+
+	if (info == NULL)
+		return false;
+	if (info->shared != NULL)
+	{
+		NaradLogPartition *part = NaradLogPartitionFind(info->shared,
+														ref->partition);
+
+		return part != NULL && find_in_map(part, sequence, ref);
+	}
+
+	refs = NaradSegmentList(rel, info->segment_pages, ref->partition, &nrefs);
+	for (i = 0; i < nrefs && !found; i++)
+	{
+		found = refs[i].sequence == sequence;
+		if (found)
+			*ref = refs[i];
+	}
+	pfree(refs);
+	return found;
 }
 
 /*

@@ -78,6 +78,12 @@ extern void NaradDirectoryWalk(Relation rel, uint32 segment_pages,
 extern NaradSegmentRef *NaradSegmentList(Relation rel, uint32 segment_pages,
 										 int partition, int *nsegments);
 
+/*
+ * Makes *ref the next segment of its partition; false if there is none (yet),
+ * or it is gone.  From memory if the topic is attached, else from the pages.
+ */
+extern bool NaradSegmentNext(Relation rel, NaradSegmentRef *ref);
+
 /* Reads one entry from its page. */
 extern void NaradSegmentReadEntry(Relation rel, const NaradSegmentRef *ref,
 								  NaradSegmentEntry *entry);

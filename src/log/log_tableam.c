@@ -14,7 +14,7 @@
  * Which partition: the one the row names, else by the hash of its key, else
  * one that the backend sticks to for a batch.  A row that names partition
  * and offset keeps its position, which is how a topic is restored from a
- * dump; a logical replication worker applies rows in the order of commits,
+ * dump, and if there is no such partition, it is added; a logical replication worker applies rows in the order of commits,
  * so its positions are assigned anew.
  *
  * Rows are formed before anything is asked of the relation's cached
@@ -45,6 +45,7 @@
 #include "base/base_compat.h"
 #include "log/log_append.h"
 #include "log/log_ddl.h"
+#include "log/log_partition.h"
 #include "log/log_record.h"
 #include "log/log_scan.h"
 #include "log/log_tableam.h"
@@ -82,7 +83,8 @@ check_may_insert(Relation rel)
 }
 
 static void
-check_explicit_position(Relation rel, int64 offset, bool has_time, int64 time)
+check_explicit_position(Relation rel, int partition, int64 offset,
+						bool has_time, int64 time)
 {
 	if (!NaradCompatIsOwner(RelationGetRelid(rel), GetUserId()))
 		ereport(ERROR,
@@ -90,6 +92,12 @@ check_explicit_position(Relation rel, int64 offset, bool has_time, int64 time)
 				 errmsg("must be owner of topic \"%s\" to insert records at given offsets",
 						RelationGetRelationName(rel)),
 				 errhint("Leave \"msg_offset\" out, so that it is assigned.")));
+	if (partition >= NARAD_MAX_PARTITIONS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("partition %d is out of range", partition),
+				 errhint("Partitions are from 0 to %d.",
+						 NARAD_MAX_PARTITIONS - 1)));
 	if (offset < 0 || offset > (int64) NARAD_MAX_OFFSET)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -111,6 +119,7 @@ prepare_item(Relation rel, TupleTableSlot *slot, NaradAppendItem *item)
 	bool		has_partition;
 	bool		has_offset;
 	bool		has_time;
+	MemoryContext old = CurrentMemoryContext;
 
 	slot_getallattrs(slot);
 	has_partition = !isnull[NARAD_ATTR_PARTITION - 1] && !IsLogicalWorker();
@@ -141,12 +150,36 @@ prepare_item(Relation rel, TupleTableSlot *slot, NaradAppendItem *item)
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("offset given without a partition"),
 					 errhint("Give both \"partition\" and \"msg_offset\", or leave \"msg_offset\" out.")));
-		check_explicit_position(rel, offset, has_time, time);
+		check_explicit_position(rel, item->partition, offset, has_time, time);
 		item->explicit_offset = (NaradOffset) offset;
 		item->explicit_time = time;
 	}
+
+	/* The slot is to have the tuple: see write_back. */
+	if (TTS_IS_HEAPTUPLE(slot))
+		old = MemoryContextSwitchTo(slot->tts_mcxt);
 	NaradRecordForm(&item->record, RelationGetDescr(rel), values, isnull,
 					NULL);
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * A topic that is restored gets the partitions that its rows were in, at once.
+ * Who only names a partition has to name one that is there.
+ */
+static NaradRelInfo *
+grow_for_items(Relation rel, const NaradAppendItem *items, int nitems)
+{
+	int			npartitions = 0;
+
+	for (int i = 0; i < nitems; i++)
+	{
+		if (items[i].explicit_offset != NARAD_INVALID_OFFSET)
+			npartitions = Max(npartitions, items[i].partition + 1);
+	}
+	if (npartitions > 0)
+		NaradLogTopicGrow(rel, npartitions);
+	return NaradRelInfoCreate(rel, 0, 0);
 }
 
 /*
@@ -223,7 +256,8 @@ append_items(Relation rel, NaradAppendItem **items, int nitems, CommandId cid,
 
 /*
  * Makes a slot hold the row as it was appended.  One with values only gets
- * the three; one that holds a tuple gets another, system columns included.
+ * the three; one that holds a tuple gets another, system columns included: the
+ * very one that was appended, if it can, for that may be long.
  */
 static void
 write_back(Relation rel, TupleTableSlot *slot, NaradAppendItem *item)
@@ -237,6 +271,11 @@ write_back(Relation rel, TupleTableSlot *slot, NaradAppendItem *item)
 		values[NARAD_ATTR_TIME - 1] = TimestampTzGetDatum(item->time);
 		for (int i = 0; i < NARAD_ATTR_TIME; i++)
 			slot->tts_isnull[i] = false;
+	}
+	else if (TTS_IS_HEAPTUPLE(slot))
+	{
+		item->record.tuple->t_tableOid = RelationGetRelid(rel);
+		ExecForceStoreHeapTuple(item->record.tuple, slot, true);
 	}
 	else
 	{
@@ -309,7 +348,7 @@ naradam_multi_insert(Relation rel, TupleTableSlot **slots, int nslots,
 		order[i] = &items[i];
 	}
 
-	info = NaradRelInfoCreate(rel, 0, 0);
+	info = grow_for_items(rel, items, nslots);
 	for (int i = 0; i < nslots; i++)
 		items[i].partition = choose_partition(rel, info, &items[i]);
 	append_items(rel, order, nslots, cid, bistate ? bistate->strategy : NULL);

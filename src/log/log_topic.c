@@ -153,7 +153,8 @@ typedef struct TopicBuild
 	int			segments_capacity;
 	FoundSegment meta_segment;	/* a META segment with pages left */
 	bool		has_meta;
-	NaradLogPartition *partitions;	/* plain fields and atomics only */
+	NaradLogPartition **partitions; /* of those that are in use; plain fields
+									 * and atomics only */
 	FoundPending *pending;
 	int			npending;
 	int			pending_capacity;
@@ -474,11 +475,8 @@ build_local(TopicBuild *build)
 	if (max_prepared_xacts > 0)
 		oldest = GetOldestActiveTransactionId();
 
-	build->partitions =
-		MemoryContextAllocExtended(CurrentMemoryContext,
-								   (Size) build->meta.npartitions *
-								   sizeof(NaradLogPartition),
-								   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	build->partitions = palloc0(build->meta.npartitions *
+								sizeof(NaradLogPartition *));
 	for (partition = 0; partition < build->meta.npartitions; partition++)
 	{
 		int			first = next;
@@ -486,7 +484,10 @@ build_local(TopicBuild *build)
 		while (next < build->nsegments &&
 			   build->segments[next].entry.partition == partition)
 			next++;
-		build_partition(build, &build->partitions[partition],
+		if (next == first && bases[partition] == 0)
+			continue;
+		build->partitions[partition] = palloc0(sizeof(NaradLogPartition));
+		build_partition(build, build->partitions[partition],
 						&build->segments[first], next - first,
 						bases[partition], oldest);
 	}
@@ -498,54 +499,49 @@ build_local(TopicBuild *build)
 static void
 free_topic(NaradLogTopic *topic)
 {
-	int			i;
-
-	if (topic->partitions != NULL)
-	{
-		for (i = 0; i < topic->npartitions; i++)
-		{
-			NaradHullForgetPartition(&topic->partitions[i]);
-			NaradFree(topic->partitions[i].map);
-		}
-		NaradFree(topic->partitions);
-	}
+	NaradLogPartitionsFree(topic);
 	NaradFree(topic);
 }
 
-/* Makes a partition's locks, lists and map; false when out of memory. */
+/*
+ * Makes the partitions of a topic that nobody else sees yet from what was
+ * built; false when out of memory.
+ */
 static bool
-init_partition(NaradLogPartition *part, const NaradLogPartition *local,
-			   int partition, const FoundSegment *segments,
-			   uint64 ring_base)
+share_partitions(NaradLogTopic *topic, TopicBuild *build)
 {
-	uint32		i;
+	int			next = 0;
+	int			partition;
+	int			i;
 
-	memcpy(part, local, sizeof(NaradLogPartition));
-	part->partition = partition;
-	NaradLockInit(&part->tail_lock, NARAD_LOCK_TAIL);
-	NaradLockInit(&part->map_lock, NARAD_LOCK_MAP);
-	NaradLockInit(&part->hull_lock, NARAD_LOCK_HULL);
-	ConditionVariableInit(&part->gate_cv);
-	pg_atomic_init_u64(&part->end_offset,
-					   pg_atomic_read_u64(&unconstify(NaradLogPartition *, local)->end_offset));
-	pg_atomic_init_u64(&part->start_offset,
-					   pg_atomic_read_u64(&unconstify(NaradLogPartition *, local)->start_offset));
-	pg_atomic_init_u32(&part->tail_block,
-					   part->next_page > 0 && !part->must_seal ?
-					   part->open.first_block + part->next_page - 1 :
-					   InvalidBlockNumber);
-	pg_atomic_init_u32(&part->tail_buffer, InvalidBuffer);
-	pg_atomic_init_u64(&part->corrupt_records, 0);
-	pg_atomic_init_u64(&part->ring_head, ring_base);
-	pg_atomic_init_u32(&part->nownerless, 0);
-	dlist_init(&part->hulls);
-
-	part->map_capacity = part->nmap + 8;
-	part->map = NaradAlloc(part->map_capacity * sizeof(NaradSegmentRef));
-	if (part->map == NULL)
+	if (!NaradArrayReserve(&topic->partitions, build->meta.npartitions))
 		return false;
-	for (i = 0; i < part->nmap; i++)
-		part->map[i] = segments[i].ref;
+	for (partition = 0; partition < build->meta.npartitions; partition++)
+	{
+		NaradLogPartition *part;
+		uint32		k;
+
+		if (build->partitions[partition] == NULL)
+			continue;
+		part = NaradLogPartitionMake(topic, build->partitions[partition],
+									 partition);
+		if (part == NULL)
+			return false;
+		while (next < build->nsegments &&
+			   build->segments[next].entry.partition < partition)
+			next++;
+		for (k = 0; k < part->nmap; k++)
+			part->map[k] = build->segments[next + k].ref;
+		NaradArraySet(&topic->partitions, partition, part);
+	}
+	for (i = 0; i < build->npending; i++)
+	{
+		FoundPending *found = &build->pending[i];
+
+		if (!NaradHullRestore(NaradLogPartitionFind(topic, found->partition),
+							  found->xid, found->offset))
+			return false;
+	}
 	return true;
 }
 
@@ -554,10 +550,6 @@ static NaradLogTopic *
 build_shared(TopicBuild *build)
 {
 	NaradLogTopic *topic = NaradAlloc(sizeof(NaradLogTopic));
-	uint64		ring_base;
-	int			partition;
-	int			next = 0;
-	int			i;
 
 	if (topic == NULL)
 		return NULL;
@@ -565,7 +557,7 @@ build_shared(TopicBuild *build)
 	topic->topic_id = build->meta.topic_id;
 	topic->database = NaradLocatorDatabase(topic->locator);
 	topic->segment_pages = build->meta.segment_pages;
-	topic->npartitions = build->meta.npartitions;
+	pg_atomic_init_u32(&topic->npartitions, build->meta.npartitions);
 	NaradLockInit(&topic->alloc_lock, NARAD_LOCK_ALLOC);
 	NaradLockInit(&topic->groups_lock, NARAD_LOCK_GROUPS);
 	pg_atomic_init_u32(&topic->epoch, 0);
@@ -579,53 +571,18 @@ build_shared(TopicBuild *build)
 		topic->meta_dir_index = build->meta_segment.ref.dir_index;
 	}
 
-	topic->partitions = NaradAlloc((Size) topic->npartitions *
-								   sizeof(NaradLogPartition));
-	if (topic->partitions == NULL)
-	{
-		free_topic(topic);
-		return NULL;
-	}
-
 	/*
 	 * A reader may have read the ring of this topic's file before it was
 	 * moved: positions of two rings are never close, so that one of the other
 	 * is taken for overrun, and all that waits is looked at again.
 	 */
-	ring_base = (uint64) pg_atomic_add_fetch_u32(&TopicCtl->nmade, 1) << 40;
+	topic->ring_base =
+		(uint64) pg_atomic_add_fetch_u32(&TopicCtl->nmade, 1) << 40;
 
-	/* All lists first: free_topic goes over every partition. */
-	for (partition = 0; partition < topic->npartitions; partition++)
+	if (!share_partitions(topic, build))
 	{
-		NaradLockInit(&topic->partitions[partition].hull_lock,
-					  NARAD_LOCK_HULL);
-		dlist_init(&topic->partitions[partition].hulls);
-	}
-	for (partition = 0; partition < topic->npartitions; partition++)
-	{
-		NaradLogPartition *part = &topic->partitions[partition];
-		int			first = next;
-
-		while (next < build->nsegments &&
-			   build->segments[next].entry.partition == partition)
-			next++;
-		if (!init_partition(part, &build->partitions[partition], partition,
-							&build->segments[first], ring_base))
-		{
-			free_topic(topic);
-			return NULL;
-		}
-	}
-	for (i = 0; i < build->npending; i++)
-	{
-		FoundPending *found = &build->pending[i];
-
-		if (!NaradHullRestore(&topic->partitions[found->partition], found->xid,
-							  found->offset))
-		{
-			free_topic(topic);
-			return NULL;
-		}
+		free_topic(topic);
+		return NULL;
 	}
 	return topic;
 }
@@ -741,27 +698,34 @@ attach_topic(Relation rel)
 /*
  * NaradRelInfoGet
  *
- * What this backend knows of a topic; NULL while its file is empty.  Any
- * lock; works on a standby.
+ * What this backend knows of a topic; NULL while its file is empty.  The
+ * number of partitions is that of now: it may grow while the topic is in use,
+ * and on a standby no invalidation tells of that in time.  Any lock.
  */
 NaradRelInfo *
 NaradRelInfoGet(Relation rel)
 {
 	NaradRelInfo *info = rel->rd_amcache;
 
+	NaradMetaData meta;
+
+	if (info != NULL && info->shared != NULL)
+	{
+		info->npartitions = pg_atomic_read_u32(&info->shared->npartitions);
+		return info;
+	}
+	if (!NaradMetaRead(rel, &meta))
+		return NULL;
+	info = rel->rd_amcache;
 	if (info == NULL)
 	{
-		NaradMetaData meta;
-
-		if (!NaradMetaRead(rel, &meta))
-			return NULL;
 		info = MemoryContextAllocZero(CacheMemoryContext,
 									  sizeof(NaradRelInfo));
-		info->topic_id = meta.topic_id;
-		info->segment_pages = meta.segment_pages;
-		info->npartitions = meta.npartitions;
 		rel->rd_amcache = info;
 	}
+	info->topic_id = meta.topic_id;
+	info->segment_pages = meta.segment_pages;
+	info->npartitions = meta.npartitions;
 	return info;
 }
 
@@ -817,7 +781,7 @@ NaradRelInfoCreate(Relation rel, int npartitions, uint32 segment_pages)
 	NaradRelInfo *info = rel->rd_amcache;
 
 	if (info != NULL && info->shared != NULL)
-		return info;
+		return NaradRelInfoGet(rel);
 	if (NaradRelInfoGet(rel) == NULL)
 		NaradMetaCreate(rel, npartitions, segment_pages);
 	info = NaradRelInfoAttach(rel);

@@ -10,6 +10,7 @@
 #ifndef LOG_TOPIC_H
 #define LOG_TOPIC_H
 
+#include "base/base_array.h"
 #include "base/base_compat.h"
 #include "base/base_lock.h"
 #include "lib/ilist.h"
@@ -105,7 +106,7 @@ typedef struct NaradLogTopic
 	NaradTopicId topic_id;
 	Oid			database;
 	uint32		segment_pages;
-	int			npartitions;
+	uint64		ring_base;		/* where the partitions' rings begin */
 	LWLock		alloc_lock;
 	LWLock		groups_lock;	/* group directory and state maps on disk */
 	pg_atomic_uint32 epoch;		/* 0 until this server run's first append;
@@ -121,7 +122,13 @@ typedef struct NaradLogTopic
 	BlockNumber meta_dir_block; /* its entry */
 	uint16		meta_dir_index;
 
-	NaradLogPartition *partitions;	/* array of npartitions */
+	/*
+	 * Written under alloc_lock, read by anybody.  A partition is made when it
+	 * is first used: one that is not there holds nothing, and starts and ends
+	 * at offset 0.
+	 */
+	pg_atomic_uint32 npartitions;	/* only grows */
+	NaradArray *partitions;
 } NaradLogTopic;
 
 /*
@@ -133,11 +140,14 @@ typedef struct NaradRelInfo
 {
 	NaradTopicId topic_id;
 	uint32		segment_pages;
-	int			npartitions;
+	int			npartitions;	/* when the info was asked for */
 	NaradLogTopic *shared;		/* NULL during recovery, or not yet attached */
 } NaradRelInfo;
 
-/* NULL while the file is empty.  Reads block 0 at first.  Any lock. */
+/*
+ * NULL while the file is empty.  Reads block 0, unless the shared part is
+ * attached.  Any lock.
+ */
 extern NaradRelInfo *NaradRelInfoGet(Relation rel);
 
 /*
@@ -154,6 +164,27 @@ extern NaradRelInfo *NaradRelInfoLook(Relation rel);
 
 /* Attached, if the file is not empty; else NULL.  AccessShareLock will do. */
 extern NaradRelInfo *NaradRelInfoAttach(Relation rel);
+
+/*
+ * A partition of an attached topic: made if need be (may error 53200; takes
+ * alloc_lock), or NULL if nobody used it.  Pointers are good while the
+ * relation is locked.
+ */
+extern NaradLogPartition *NaradLogPartitionGet(NaradLogTopic *topic,
+											   int partition);
+static inline NaradLogPartition *
+NaradLogPartitionFind(NaradLogTopic *topic, int partition)
+{
+	return (NaradLogPartition *) NaradArrayGet(&topic->partitions, partition);
+}
+
+/* While a topic is being attached, from one with plain fields and atomics. */
+extern NaradLogPartition *NaradLogPartitionMake(NaradLogTopic *topic,
+												const NaradLogPartition *local,
+												int partition);
+
+/* Frees all; no error.  Nobody else has pointers. */
+extern void NaradLogPartitionsFree(NaradLogTopic *topic);
 
 extern void NaradLogTopicShmemInit(void);	/* once the memory area exists */
 extern Size NaradLogTopicShmemSize(void);

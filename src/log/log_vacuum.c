@@ -43,12 +43,18 @@ NaradTupleEstimate(NaradLogTopic *topic, BlockNumber nblocks)
 	double		limit = (double) nblocks * NARAD_MAX_ITEMS;
 	double		tuples = 0;
 
-	for (int i = 0; i < topic->npartitions; i++)
-	{
-		NaradLogPartition *part = &topic->partitions[i];
-		uint64		start = pg_atomic_read_u64(&part->start_offset);
-		uint64		end = pg_atomic_read_u64(&part->end_offset);
+	int			npartitions = pg_atomic_read_u32(&topic->npartitions);
 
+	for (int i = 0; i < npartitions; i++)
+	{
+		NaradLogPartition *part = NaradLogPartitionFind(topic, i);
+		uint64		start;
+		uint64		end;
+
+		if (part == NULL)
+			continue;
+		start = pg_atomic_read_u64(&part->start_offset);
+		end = pg_atomic_read_u64(&part->end_offset);
 		if (end > start)
 			tuples += (double) (end - start);
 	}

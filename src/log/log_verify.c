@@ -236,7 +236,24 @@ check_extent(NaradVerify * verify, BlockNumber block, const char *page,
 	return false;
 }
 
-/* Where the partitions began. */
+/*
+ * NaradVerifyPartitionExists
+ *
+ * Is there such a partition, perhaps since a moment ago?
+ */
+bool
+NaradVerifyPartitionExists(const NaradVerify * verify, uint32 partition)
+{
+	NaradMetaData meta;
+
+	return partition < verify->meta.npartitions ||
+		(NaradMetaRead(verify->rel, &meta) && partition < meta.npartitions);
+}
+
+/*
+ * Where the partitions began.  Those that were added later, and may not be on
+ * a page, began at 0.
+ */
 static void
 verify_bases(NaradVerify * verify)
 {
@@ -264,10 +281,6 @@ verify_bases(NaradVerify * verify)
 		first += NARAD_BASES_PER_PAGE;
 		block = page->next;
 	}
-	if (block == 0 && first < verify->meta.npartitions)
-		NaradVerifyFind(verify, NARAD_SEVERITY_ERROR, first,
-						NARAD_INVALID_OFFSET, InvalidBlockNumber,
-						"start offsets are missing from this partition on");
 }
 
 /* No segment may begin before its partition. */
@@ -318,11 +331,12 @@ verify_maps(NaradVerify * verify, const NaradGroupEntry *group)
 		{
 			if (page->blocks[i] == 0)
 				continue;
-			if (first + i >= verify->meta.npartitions)
+			if (!NaradVerifyPartitionExists(verify, first + i))
 				NaradVerifyFind(verify, NARAD_SEVERITY_ERROR, first + i,
 								NARAD_INVALID_OFFSET, block,
 								"there is a state page of a partition that does not exist");
-			else if (NaradVerifyUsePage(verify, page->blocks[i], first + i,
+			else if (first + i < verify->meta.npartitions &&
+					 NaradVerifyUsePage(verify, page->blocks[i], first + i,
 										"state page"))
 				verify->state(verify, group, first + i, page->blocks[i]);
 		}
@@ -532,7 +546,10 @@ NaradVerifyEnd(NaradVerify * verify, int partition, NaradOffset *end)
 {
 	if (verify->shared != NULL)
 	{
-		*end = pg_atomic_read_u64(&verify->shared->partitions[partition].end_offset);
+		NaradLogPartition *part = NaradLogPartitionFind(verify->shared,
+														partition);
+
+		*end = part == NULL ? 0 : pg_atomic_read_u64(&part->end_offset);
 		return true;
 	}
 	if (!verify->directory_ok)

@@ -118,27 +118,27 @@ verify_contents(DataWalk * walk, BlockNumber block, OffsetNumber item,
 {
 	Page		page = (Page) walk->page.data;
 	ItemId		lp = PageGetItemId(page, item);
-	char	   *record = PageGetItem(page, lp);
-	uint32		crc = ((NaradRecordHeader *) record)->crc;
-	uint32		len = ItemIdGetLength(lp);
-	char	   *whole = NULL;
+	NaradRecordHeader *hdr = (NaradRecordHeader *) PageGetItem(page, lp);
+	uint32		crc;
 
-	if (((NaradRecordHeader *) record)->flags & NARAD_RECORD_LARGE)
+	if (hdr->flags & NARAD_RECORD_LARGE)
 	{
-		whole = NaradLargeAssemble(walk->verify->rel, &walk->segment->ref,
-								   block, page, item, walk->strategy, &len);
-		if (whole == NULL)
+		HeapTuple	tuple = NaradLargeToTuple(walk->verify->rel,
+											  &walk->segment->ref, block, page,
+											  item, walk->strategy, &crc);
+
+		if (tuple == NULL)
 		{
 			find(walk, offset, block, "large record is not complete");
 			return;
 		}
-		record = whole;
+		pfree(tuple);
 	}
-	if (NaradRecordCrc(record, len, walk->segment->ref.partition, offset,
-					   time) != crc)
+	else
+		crc = NaradRecordCrc((char *) hdr, ItemIdGetLength(lp), NULL, 0,
+							 walk->segment->ref.partition, offset, time);
+	if (crc != hdr->crc)
 		find(walk, offset, block, "record fails its checksum");
-	if (whole != NULL)
-		pfree(whole);
 }
 
 /* Notes that the pages that follow continue a record. */
@@ -312,14 +312,18 @@ pages_to_verify(DataWalk * walk, bool *exact)
 		return segment->entry.pages_used;
 	if (shared != NULL)
 	{
-		NaradLogPartition *part = &shared->partitions[segment->ref.partition];
+		NaradLogPartition *part = NaradLogPartitionFind(shared,
+														segment->ref.partition);
 
-		LWLockAcquire(&part->tail_lock, LW_SHARED);
-		is_open = part->has_open &&
-			part->open.sequence == segment->ref.sequence;
-		if (is_open)
-			npages = part->next_page;
-		LWLockRelease(&part->tail_lock);
+		if (part != NULL)
+		{
+			LWLockAcquire(&part->tail_lock, LW_SHARED);
+			is_open = part->has_open &&
+				part->open.sequence == segment->ref.sequence;
+			if (is_open)
+				npages = part->next_page;
+			LWLockRelease(&part->tail_lock);
+		}
 		if (is_open)
 			return npages;
 	}

@@ -98,7 +98,7 @@ entry_problem(NaradVerify * verify, const NaradSegmentEntry *entry,
 		return "more pages are prepared than it has";
 	if (entry->state == NARAD_SEGMENT_META)
 		return NULL;
-	if (entry->partition >= verify->meta.npartitions)
+	if (!NaradVerifyPartitionExists(verify, entry->partition))
 		return "partition does not exist";
 	if (entry->state == NARAD_SEGMENT_SPARE)
 		return NULL;
@@ -152,6 +152,8 @@ add_segment(NaradVerify * verify, const NaradSegmentEntry *entry,
 		add_meta(verify, entry, &ref);
 		return;
 	}
+	if (entry->partition >= verify->meta.npartitions)
+		return;					/* was added since */
 	if (verify->nsegments == verify->capacity)
 	{
 		verify->capacity *= 2;

@@ -31,6 +31,7 @@
 
 #include "log/log_append.h"
 #include "log/log_hull.h"
+#include "log/log_partition.h"
 #include "log/log_tableam.h"
 #include "log/log_topic.h"
 #include "log/log_xact.h"
@@ -40,18 +41,29 @@ static object_access_hook_type previous_access_hook;
 /* The database that this transaction drops: one a command, in no block. */
 static Oid	dropped_database;
 
-/* Runs before the layers above: what was appended is decided now. */
+/*
+ * Runs before the layers above: what was appended is decided now.  Partitions
+ * are added before forget_callback collects files, which that may attach.
+ */
 static void
 publish_callback(XactEvent event, void *arg)
 {
 	switch (event)
 	{
+		case XACT_EVENT_PRE_COMMIT:
+			NaradLogGrowAtPreCommit();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			NaradLogGrowCheckPrepare();
+			break;
 		case XACT_EVENT_COMMIT:
 			NaradHullAtXactEnd();
+			NaradLogGrowAtXactEnd();
 			break;
 		case XACT_EVENT_ABORT:
 			NaradAppendAtAbort();
 			NaradHullAtXactEnd();
+			NaradLogGrowAtXactEnd();
 			break;
 		case XACT_EVENT_PREPARE:
 			NaradHullAtPrepare();
@@ -104,9 +116,13 @@ publish_sub_callback(SubXactEvent event, SubTransactionId mySubid,
 	{
 		NaradAppendAtAbort();
 		NaradHullAtSubAbort(level);
+		NaradLogGrowAtSubEnd(level, false);
 	}
 	else if (event == SUBXACT_EVENT_COMMIT_SUB)
+	{
 		NaradHullAtSubCommit(level);
+		NaradLogGrowAtSubEnd(level, true);
+	}
 }
 
 /* Files that a subtransaction created are forgotten. */

@@ -1113,7 +1113,7 @@ begin_visit(NaradConsumer *c, int partition)
 	shard = NaradShardGet(c->rel, c->info, c->topic, c->group, c->group_id,
 						  partition);
 	c->shard = shard;
-	c->part = &c->info->shared->partitions[partition];
+	c->part = NaradLogPartitionGet(c->info->shared, partition);
 	c->look_from = 0;
 	c->no_own = false;
 	NaradHullPoll(c->part);
@@ -1211,20 +1211,41 @@ check_partition(NaradConsumer *c)
 {
 	int			partition = c->args->partition;
 
-	if (partition >= c->topic->npartitions || partition < -1)
+	if (partition >= c->info->npartitions || partition < -1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("partition %d of topic \"%s\" does not exist",
 						partition, RelationGetRelationName(c->rel)),
 				 errdetail("The topic has partitions 0 to %d.",
-						   c->topic->npartitions - 1)));
+						   c->info->npartitions - 1)));
+}
+
+/*
+ * Is there certainly nothing to take in a partition?  Nobody ever used it, or
+ * all that it has is settled.  Takes no lock: with many partitions most calls
+ * find most of them so.
+ */
+static bool
+has_nothing(NaradConsumer *c, int partition)
+{
+	NaradLogPartition *part = NaradLogPartitionFind(c->info->shared,
+													partition);
+	NaradShard *shard;
+	NaradOffset end;
+
+	if (part == NULL)
+		return true;
+	end = pg_atomic_read_u64(&part->end_offset);
+	shard = NaradShardFind(c->group, c->group_id, partition);
+	return shard != NULL &&
+		*(volatile NaradOffset *) &shard->frontier >= end;
 }
 
 /* Visits the partitions, from the one after where the last call began. */
 static void
 consume_partitions(NaradConsumer *c)
 {
-	int			npartitions = c->topic->npartitions;
+	int			npartitions = c->info->npartitions;
 	uint32		start;
 
 	if (c->args->partition >= 0)
@@ -1235,9 +1256,12 @@ consume_partitions(NaradConsumer *c)
 	start = pg_atomic_fetch_add_u32(&c->group->next_partition, 1) % npartitions;
 	for (int i = 0; i < npartitions; i++)
 	{
+		int			partition = (int) ((start + i) % npartitions);
+
 		if (c->full || c->ntaken >= c->args->max_messages)
 			break;
-		consume_partition(c, (int) ((start + i) % npartitions));
+		if (!has_nothing(c, partition))
+			consume_partition(c, partition);
 	}
 }
 

@@ -86,13 +86,6 @@ find_free_group(NaradQueueTopic *topic)
 	group = NaradAlloc(sizeof(NaradGroup));
 	if (group == NULL)
 		return NULL;
-	group->shards = NaradAlloc(sizeof(NaradShard *) * topic->npartitions);
-	if (group->shards == NULL)
-	{
-		NaradFree(group);
-		return NULL;
-	}
-	group->npartitions = topic->npartitions;
 	group->dropped = true;
 	group->is_free = true;
 	pg_atomic_init_u32(&group->next_partition, 0);
@@ -232,14 +225,16 @@ NaradGroupById(NaradQueueTopic *topic, NaradGroupId group_id)
 /*
  * Where a new group starts in each partition, palloc'ed.  The latest is the
  * first offset at or above which a record may still commit: open transactions
- * have theirs below the end, and the group must not miss them (I1).
+ * have theirs below the end, and the group must not miss them (I1).  A
+ * partition that nobody ever used is NARAD_INVALID_OFFSET: its beginning is
+ * the latest, and any time, too.  So are those that are added from now on.
  */
 static NaradOffset *
 find_starts(Relation rel, NaradRelInfo *info, NaradStartFrom start,
-			TimestampTz start_time)
+			TimestampTz start_time, int *nstarts)
 {
-	NaradOffset *starts = palloc(sizeof(NaradOffset) * info->npartitions);
 	int			npartitions = info->npartitions;
+	NaradOffset *starts = palloc(sizeof(NaradOffset) * npartitions);
 	int			i;
 
 	for (i = 0; i < npartitions; i++)
@@ -248,7 +243,10 @@ find_starts(Relation rel, NaradRelInfo *info, NaradStartFrom start,
 		NaradOffset end;
 		NaradOffset stable;
 
-		if (start == NARAD_START_TIME)
+		CHECK_FOR_INTERRUPTS();
+		if (NaradLogPartitionFind(info->shared, i) == NULL)
+			starts[i] = NARAD_INVALID_OFFSET;
+		else if (start == NARAD_START_TIME)
 			starts[i] = NaradOffsetForTime(rel, info, i, start_time);
 		else
 		{
@@ -256,6 +254,7 @@ find_starts(Relation rel, NaradRelInfo *info, NaradStartFrom start,
 			starts[i] = Min(stable, end);
 		}
 	}
+	*nstarts = npartitions;
 	return starts;
 }
 
@@ -274,20 +273,24 @@ NaradGroupCreate(Relation rel, NaradRelInfo *info, const char *name,
 	NaradOffset *starts = NULL;
 	NaradGroupEntry entry;
 	bool		created;
+	int			nstarts = 0;
 	int			i;
 
 	check_group_name(name);
 	(void) GetTopTransactionId();
 	if (start != NARAD_START_EARLIEST)
-		starts = find_starts(rel, info, start, start_time);
+		starts = find_starts(rel, info, start, start_time, &nstarts);
+	NARAD_STOP("group-starts");
 
 	/* Nobody finds the group before its start positions are written. */
 	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
 	NaradGroupMake(rel, info, name, starts == NULL, &entry, &created);
 	if (created && starts != NULL)
 	{
-		for (i = 0; i < info->npartitions; i++)
+		for (i = 0; i < nstarts; i++)
 		{
+			if (starts[i] == NARAD_INVALID_OFFSET)
+				continue;
 			NaradStateStartAt(rel, info, &entry, i, starts[i]);
 			NARAD_FAIL("group-start");
 		}
@@ -334,13 +337,12 @@ NaradGroupDrop(Relation rel, NaradRelInfo *info, const char *name)
 	/*
 	 * Whoever loads a shard looks once more whether the group is there, under
 	 * the io_lock that this waits for.  So no shard is left in it when its
-	 * place is given to the next.
+	 * place is given to the next: one made from here on is nobody's.
 	 */
-	for (i = 0; i < group->npartitions; i++)
+	for (i = 0; i < NaradArrayLength(&group->shards); i++)
 	{
-		NaradShard *shard = *(NaradShard *volatile *) &group->shards[i];
+		NaradShard *shard = NaradArrayGet(&group->shards, i);
 
-		pg_read_barrier();
 		if (shard != NULL)
 			NaradShardDrop(shard);
 	}

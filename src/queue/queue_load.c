@@ -347,7 +347,8 @@ void
 NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard,
 			   NaradStateDamage * damage)
 {
-	NaradLogPartition *part = &info->shared->partitions[shard->partition];
+	NaradLogPartition *part = NaradLogPartitionGet(info->shared,
+												   shard->partition);
 	NaradOffset earliest = pg_atomic_read_u64(&part->start_offset);
 	PGAlignedBlock copy;
 	BlockNumber block;

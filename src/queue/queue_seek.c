@@ -67,7 +67,8 @@ get_shard(Seek *seek, int partition)
 static void
 move_shard(Seek *seek, NaradShard *shard, NaradOffset target)
 {
-	NaradLogPartition *part = &seek->info.shared->partitions[shard->partition];
+	NaradLogPartition *part = NaradLogPartitionGet(seek->info.shared,
+												   shard->partition);
 
 	/* Retention may have gone on since the target was chosen. */
 	target = Max(target, pg_atomic_read_u64(&part->start_offset));
@@ -123,12 +124,17 @@ NaradGroupSeekToTime(Relation rel, NaradRelInfo *info, const char *name,
 	for (i = 0; i < npartitions; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
+		shards[i] = NULL;
+		if (NaradLogPartitionFind(seek.info.shared, i) == NULL)
+			continue;			/* never used: it has one place only */
 		targets[i] = NaradOffsetForTime(rel, &seek.info, i, time);
 		shards[i] = get_shard(&seek, i);
 	}
 	NARAD_STOP("seek-begun");
 	for (i = 0; i < npartitions; i++)
 	{
+		if (shards[i] == NULL)
+			continue;
 		move_shard(&seek, shards[i], targets[i]);
 		NARAD_STOP("seek-done");
 	}

@@ -198,7 +198,7 @@ find_shard(const NaradReceipt *receipt, NaradSettleTarget *target)
 	relation_close(rel, NoLock);
 
 	group = NaradGroupById(topic, receipt->group_id);
-	if (group == NULL || receipt->partition >= (uint32) group->npartitions)
+	if (group == NULL || receipt->partition >= NARAD_MAX_PARTITIONS)
 		return NARAD_SETTLE_UNKNOWN;
 	target->shard = NaradShardFind(group, receipt->group_id,
 								   (int) receipt->partition);

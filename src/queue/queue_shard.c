@@ -58,24 +58,13 @@ empty_shard(NaradShard *shard)
 	shard->nholes = 0;
 }
 
-/* The shard in a place, whoever's it is; NULL before the first. */
-static NaradShard *
-shard_at(NaradGroup *group, int partition)
-{
-	NaradShard *shard;
-
-	Assert(partition >= 0 && partition < group->npartitions);
-	shard = *(NaradShard *volatile *) &group->shards[partition];
-	pg_read_barrier();
-	return shard;
-}
-
 /* Puts a shard that is nobody's in a place, unless there is one. */
 static NaradShard *
 make_shard(NaradQueueTopic *topic, NaradGroup *group, int partition)
 {
 	NaradShard *made = NaradAllocOrError(sizeof(NaradShard), "a shard");
 	NaradShard *shard;
+	bool		has_room;
 
 	made->topic = topic;
 	made->group = group;
@@ -90,17 +79,16 @@ make_shard(NaradQueueTopic *topic, NaradGroup *group, int partition)
 	NaradKeyTableInit(&made->keys);
 
 	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
-	shard = group->shards[partition];
-	if (shard == NULL)
-	{
-		/* Readers look without the lock: contents first. */
-		pg_write_barrier();
-		group->shards[partition] = made;
-	}
+	shard = NaradArrayGet(&group->shards, partition);
+	has_room = NaradArrayReserve(&group->shards, partition + 1);
+	if (shard == NULL && has_room)
+		NaradArraySet(&group->shards, partition, made);
 	LWLockRelease(&topic->lock);
-	if (shard == NULL)
+	if (shard == NULL && has_room)
 		return made;
 	NaradFree(made);
+	if (shard == NULL)
+		NaradReportOutOfMemory("a shard");
 	return shard;
 }
 
@@ -116,9 +104,9 @@ group_is_there(NaradGroup *group, NaradGroupId group_id)
 
 /* What is to be loaded; what was there is gone.  io_lock is held. */
 static void
-reset_shard(NaradRelInfo *info, NaradShard *shard, NaradGroupId group_id)
+reset_shard(NaradLogPartition *part, NaradShard *shard, NaradGroupId group_id)
 {
-	Assert(info->shared != NULL && shard->dropped && !shard->is_dirty);
+	Assert(shard->dropped && !shard->is_dirty);
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	empty_shard(shard);
 	shard->group_id = group_id;
@@ -131,8 +119,7 @@ reset_shard(NaradRelInfo *info, NaradShard *shard, NaradGroupId group_id)
 	shard->changes = shard->changes_written = 0;
 	shard->head_block = InvalidBlockNumber;
 	shard->written_lsn = InvalidXLogRecPtr;
-	shard->ring_pos =
-		NaradRingHead(&info->shared->partitions[shard->partition]);
+	shard->ring_pos = NaradRingHead(part);
 	LWLockRelease(&shard->lock);
 }
 
@@ -144,11 +131,13 @@ static bool
 load_shard(Relation rel, NaradRelInfo *info, NaradShard *shard,
 		   NaradGroupId group_id, NaradStateDamage * damage)
 {
+	NaradLogPartition *part = NaradLogPartitionGet(info->shared,
+												   shard->partition);
 	bool		is_there;
 
 	if (!group_is_there(shard->group, group_id))
 		return false;
-	reset_shard(info, shard, group_id);
+	reset_shard(part, shard, group_id);
 	PG_TRY();
 	{
 		NaradStateLoad(rel, info, shard, damage);
@@ -180,7 +169,7 @@ load_shard(Relation rel, NaradRelInfo *info, NaradShard *shard,
 NaradShard *
 NaradShardFind(NaradGroup *group, NaradGroupId group_id, int partition)
 {
-	NaradShard *shard = shard_at(group, partition);
+	NaradShard *shard = NaradArrayGet(&group->shards, partition);
 
 	return shard != NULL && NaradShardIsOf(shard, group_id) ? shard : NULL;
 }
@@ -203,7 +192,7 @@ NaradShardLookup(const NaradRelInfo *info, NaradTopicId topic_id,
 		return NULL;
 	topic = NaradQueueTopicFind(topic_id);
 	group = topic != NULL ? NaradGroupById(topic, group_id) : NULL;
-	if (group == NULL || partition >= group->npartitions)
+	if (group == NULL)
 		return NULL;
 	return NaradShardFind(group, group_id, partition);
 }
@@ -220,7 +209,7 @@ NaradShard *
 NaradShardGet(Relation rel, NaradRelInfo *info, NaradQueueTopic *topic,
 			  NaradGroup *group, NaradGroupId group_id, int partition)
 {
-	NaradShard *shard = shard_at(group, partition);
+	NaradShard *shard = NaradArrayGet(&group->shards, partition);
 	NaradStateDamage damage = {0};
 	bool		is_there;
 

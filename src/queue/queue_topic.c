@@ -499,7 +499,6 @@ make_topic(Relation rel, NaradRelInfo *info)
 
 	made->topic.database = MyDatabaseId;
 	made->topic.topic_id = info->topic_id;
-	made->topic.npartitions = info->npartitions;
 	pg_atomic_init_u32(&made->topic.relid, RelationGetRelid(rel));
 	NaradLockInit(&made->topic.lock, NARAD_LOCK_QUEUE_TOPIC);
 	dlist_init(&made->topic.groups);
@@ -545,12 +544,14 @@ free_group(NaradGroup *group)
 {
 	int			i;
 
-	for (i = 0; i < group->npartitions; i++)
+	for (i = 0; i < NaradArrayLength(&group->shards); i++)
 	{
-		if (group->shards[i] != NULL)
-			NaradShardFree(group->shards[i]);
+		NaradShard *shard = NaradArrayGet(&group->shards, i);
+
+		if (shard != NULL)
+			NaradShardFree(shard);
 	}
-	NaradFree(group->shards);
+	NaradArrayFree(group->shards);
 	NaradFree(group);
 }
 

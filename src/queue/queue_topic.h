@@ -54,7 +54,6 @@ typedef struct NaradTopicSettings
 typedef struct NaradGroup
 {
 	dlist_node	node;			/* in topic->groups; topic lock */
-	int			npartitions;	/* constant */
 
 	/*
 	 * Written under the topic lock; a new group is not there before every
@@ -69,8 +68,8 @@ typedef struct NaradGroup
 	pg_atomic_uint32 next_partition;	/* where the next consume starts */
 	pg_atomic_uint32 nseeks;	/* counted under the io_lock of the shard that
 								 * is moved */
-	struct NaradShard **shards; /* each set once, under topic lock; live ones
-								 * or not */
+	NaradArray *shards;			/* by partition, each set once, under topic
+								 * lock; live ones or not */
 } NaradGroup;
 
 /* One per (database, topic id) in use since the server started. */
@@ -78,7 +77,6 @@ typedef struct NaradQueueTopic
 {
 	Oid			database;		/* constant */
 	NaradTopicId topic_id;		/* constant */
-	int			npartitions;	/* constant */
 	pg_atomic_uint32 relid;		/* refreshed by whoever opens it */
 	LWLock		lock;
 	dlist_head	groups;			/* under lock; entries live until topic_gone */

@@ -573,12 +573,11 @@ NaradVerifyShards(NaradVerify * verify)
 	{
 		NaradGroup *group = lfirst(cell);
 
-		for (i = 0; i < group->npartitions; i++)
+		for (i = 0; i < NaradArrayLength(&group->shards); i++)
 		{
-			NaradShard *shard = *(NaradShard *volatile *) &group->shards[i];
+			NaradShard *shard = NaradArrayGet(&group->shards, i);
 
 			CHECK_FOR_INTERRUPTS();
-			pg_read_barrier();
 			if (shard != NULL)
 				verify_shard(verify, shard);
 		}

@@ -63,6 +63,8 @@
 #include "utils/syscache.h"
 #include "utils/varlena.h"
 
+#include "log/log_meta.h"
+#include "log/log_partition.h"
 #include "queue/queue_topic.h"
 #include "sql/sql_args.h"
 #include "sql/sql_topic.h"
@@ -759,41 +761,49 @@ refuse_change(Relation rel, const char *name)
 }
 
 /*
- * What a topic is made with: it may be given again, and not changed; but for
- * the number of partitions, which may grow some day.
+ * What a topic is made with: it may be given again, and not changed.
  */
 static void
 refuse_changes(FunctionCallInfo fcinfo, Relation rel)
 {
-	int			present = NaradTopicPartitions(rel);
-
-	if (!PG_ARGISNULL(ARG_PARTITIONS))
-	{
-		int			npartitions = take_partitions(fcinfo);
-
-		if (npartitions < present)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("the number of partitions of topic \"%s\" cannot be reduced from %d to %d",
-							RelationGetRelationName(rel), present,
-							npartitions)));
-		if (npartitions > present)
-			ereport(ERROR,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("adding partitions to a topic is not supported yet"),
-					 errhint("Create a new topic with more partitions.")));
-	}
 	if (!PG_ARGISNULL(ARG_SEGMENT_SIZE))
 	{
 		NaradRelInfo *info = NaradRelInfoGet(rel);
 
-		if (take_segment_size(fcinfo, present) !=
+		if (take_segment_size(fcinfo, 1) !=
 			(info != NULL ? info->segment_pages : NARAD_DEFAULT_SEGMENT_PAGES))
 			refuse_change(rel, "segment_size");
 	}
 	if (!PG_ARGISNULL(ARG_VALUE_TYPE) &&
 		take_value_type(fcinfo) != NaradTopicSettingsGet(rel)->value_type)
 		refuse_change(rel, "value_type");
+}
+
+/*
+ * But for the number of partitions, which may grow; when the transaction
+ * commits, since it does not shrink if that is rolled back.
+ */
+static void
+take_growth(FunctionCallInfo fcinfo, Relation rel)
+{
+	int			present = NaradTopicPartitions(rel);
+	NaradRelInfo *info = NaradRelInfoGet(rel);
+	int			npartitions;
+
+	if (PG_ARGISNULL(ARG_PARTITIONS))
+		return;
+	npartitions = take_partitions(fcinfo);
+	if (npartitions < present)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("the number of partitions of topic \"%s\" cannot be reduced from %d to %d",
+						RelationGetRelationName(rel), present, npartitions)));
+	if (npartitions == present)
+		return;
+	NaradMetaCheckPartitions(npartitions,
+							 info != NULL ? info->segment_pages :
+							 NARAD_DEFAULT_SEGMENT_PAGES);
+	NaradLogTopicGrowAtCommit(rel, npartitions);
 }
 
 Datum
@@ -811,6 +821,7 @@ narad_alter_topic(PG_FUNCTION_ARGS)
 						   NaradTopicSettingsGet(rel)->value_type);
 	take_reset(fcinfo, &change);
 	refuse_changes(fcinfo, rel);
+	take_growth(fcinfo, rel);
 
 	/*
 	 * Who consumes from now on is to know: nobody hands out messages by the

@@ -408,12 +408,13 @@ static int64
 corrupt_records(Relation rel, int partition)
 {
 	NaradRelInfo *info = NaradRelInfoLook(rel);
+	NaradLogPartition *part = NULL;
 
 	if (RecoveryInProgress())
 		return -1;
-	if (info == NULL || info->shared == NULL)
-		return 0;
-	return pg_atomic_read_u64(&info->shared->partitions[partition].corrupt_records);
+	if (info != NULL && info->shared != NULL)
+		part = NaradLogPartitionFind(info->shared, partition);
+	return part == NULL ? 0 : pg_atomic_read_u64(&part->corrupt_records);
 }
 
 /*

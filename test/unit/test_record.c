@@ -210,7 +210,7 @@ test_round_trip(void)
 						NaradRecordExtraGet(record, Min(size, 2048), &got) &&
 						same_extra(&given, &got);
 					crc_good = crc_good &&
-						NaradRecordCrc(record, size, 3, 1000, 2000) == hdr->crc;
+						NaradRecordCrc(record, size, NULL, 0, 3, 1000, 2000) == hdr->crc;
 					row_good = row_good &&
 						row_is_good(record, size, natts, has_null, lens[l]);
 					pfree(record);
@@ -251,7 +251,7 @@ test_crc(void)
 	for (uint32 i = sizeof(NaradRecordHeader); i < size; i++)
 	{
 		record[i] ^= 0x10;
-		good = good && NaradRecordCrc(record, size, 3, 1000, 2000) != crc;
+		good = good && NaradRecordCrc(record, size, NULL, 0, 3, 1000, 2000) != crc;
 		record[i] ^= 0x10;
 	}
 	ok(good, "the checksum covers every byte behind the header");
