@@ -29,6 +29,7 @@
 #include "log/log_meta.h"
 #include "queue/queue_page.h"
 #include "queue/queue_state.h"
+#include "queue/queue_suspect.h"
 
 /* The image a head page speaks of, palloc'ed; NULL if it is damaged. */
 static char *
@@ -283,7 +284,8 @@ load_journal(Relation rel, NaradShard *shard, const char *page,
 /* A page that is ours: frontier, what is settled above, what comes back. */
 static void
 load_page(Relation rel, NaradShard *shard, const char *page,
-		  const NaradStateOwner *owner, NaradStateDamage * damage)
+		  const NaradStateOwner *owner, NaradOffset end,
+		  NaradStateDamage * damage)
 {
 	const NaradStateHead *head = NaradPageStateHead(page);
 	char	   *image = read_image(rel, page, owner);
@@ -306,13 +308,15 @@ load_page(Relation rel, NaradShard *shard, const char *page,
 							 shard->frontier);
 	NaradSetTrim(&shard->settled, shard->frontier);
 	shard->scan_pos = shard->frontier;
-	if (image != NULL &&
-		(!load_image(shard, image, head->image_len, true) ||
-		 !load_pending(shard)))
+	if ((image != NULL &&
+		 (!load_image(shard, image, head->image_len, true) ||
+		  !load_pending(shard))) ||
+		!NaradSuspectsLoad(shard, head, end))
 	{
 		/* Short of memory: counts are lost, messages are not. */
 		NaradLeaseTableClear(&shard->leases);
 		NaradSetClear(&shard->pending);
+		NaradSetClear(&shard->suspects);
 		shard->nholes = 0;
 		shard->nrechecks = 0;
 		shard->scan_pos = shard->frontier;
@@ -327,6 +331,8 @@ start_at_earliest(NaradShard *shard, NaradOffset earliest)
 {
 	NaradSetClear(&shard->settled);
 	NaradSetClear(&shard->pending);
+	NaradSetClear(&shard->suspects);
+	shard->handout_mark = 0;
 	NaradLeaseTableClear(&shard->leases);
 	shard->nholes = 0;
 	shard->nrechecks = 0;
@@ -364,7 +370,8 @@ NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard,
 	if (block != InvalidBlockNumber)
 		kind = NaradStateHeadCopy(rel, block, &owner, copy.data);
 	if (kind == NARAD_HEAD_OURS)
-		load_page(rel, shard, copy.data, &owner, damage);
+		load_page(rel, shard, copy.data, &owner,
+				  pg_atomic_read_u64(&part->end_offset), damage);
 	else if (kind == NARAD_HEAD_BAD)
 		damage->head = true;
 

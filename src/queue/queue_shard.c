@@ -42,6 +42,7 @@
 #include "queue/queue_dirty.h"
 #include "queue/queue_shard.h"
 #include "queue/queue_state.h"
+#include "queue/queue_suspect.h"
 #include "queue/queue_xact.h"
 
 #define SAME_CHUNK(a, b) ((a) >> NARAD_CHUNK_BITS == (b) >> NARAD_CHUNK_BITS)
@@ -52,8 +53,10 @@ empty_shard(NaradShard *shard)
 {
 	NaradSetClear(&shard->settled);
 	NaradSetClear(&shard->pending);
+	NaradSetClear(&shard->suspects);
 	NaradLeaseTableClear(&shard->leases);
 	NaradKeyTableClear(&shard->keys);
+	shard->suspect_out = 0;
 	shard->nrechecks = 0;
 	shard->nholes = 0;
 }
@@ -75,6 +78,7 @@ make_shard(NaradQueueTopic *topic, NaradGroup *group, int partition)
 	NaradLockInit(&made->scan_lock, NARAD_LOCK_SCAN);
 	NaradSetInit(&made->settled, true);
 	NaradSetInit(&made->pending, false);
+	NaradSetInit(&made->suspects, false);
 	NaradLeaseTableInit(&made->leases);
 	NaradKeyTableInit(&made->keys);
 
@@ -114,6 +118,7 @@ reset_shard(NaradLogPartition *part, NaradShard *shard, NaradGroupId group_id)
 	shard->returned_turn = false;
 	shard->delivered = shard->acked = shard->expired = 0;
 	shard->capped = shard->corrupt = shard->dead_lettered = 0;
+	shard->handout_mark = 0;
 	shard->is_moving = false;
 	memset(&shard->policy, 0, sizeof(NaradRetryPolicy));
 	shard->changes = shard->changes_written = 0;
@@ -422,6 +427,7 @@ NaradShardSettle(NaradShard *shard, NaradOffset offset)
 
 	if (lease != NULL)
 		NaradShardRemoveLease(shard, lease);
+	NaradSuspectClear(shard, offset);
 	if (offset < shard->frontier ||
 		NaradSetContains(&shard->settled, offset))
 		return;
@@ -434,18 +440,18 @@ NaradShardSettle(NaradShard *shard, NaradOffset offset)
 	NaradDirtyMark(shard);
 }
 
-/* Nothing in a range is pending any more. */
+/* Nothing in a range is a member any more. */
 static void
-forget_pending(NaradShard *shard, NaradOffset first, NaradOffset last)
+forget_members(NaradSet *set, NaradOffset first, NaradOffset last)
 {
 	NaradOffset offset;
 
-	if (shard->pending.nmembers == 0)
+	if (set->nmembers == 0)
 		return;
-	for (offset = NaradSetNextMember(&shard->pending, first);
+	for (offset = NaradSetNextMember(set, first);
 		 offset != NARAD_INVALID_OFFSET && offset <= last;
-		 offset = NaradSetNextMember(&shard->pending, offset + 1))
-		(void) NaradSetRemove(&shard->pending, offset);
+		 offset = NaradSetNextMember(set, offset + 1))
+		(void) NaradSetRemove(set, offset);
 }
 
 /*
@@ -465,7 +471,10 @@ NaradShardSettleRange(NaradShard *shard, NaradOffset first, NaradOffset last)
 		move_frontier(shard, last + 1);
 	else if (!NaradSetAddRange(&shard->settled, first, last))
 		return false;
-	forget_pending(shard, first, last);
+	forget_members(&shard->pending, first, last);
+	forget_members(&shard->suspects, first, last);
+	if (shard->suspect_out > first && shard->suspect_out - 1 <= last)
+		shard->suspect_out = 0;
 	NaradKeyReleaseRange(shard, first, last);
 	raise_settled_end(shard, last + 1);
 	NaradDirtyMark(shard);
