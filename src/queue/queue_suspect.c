@@ -136,17 +136,16 @@ NaradSuspectNext(NaradShard *shard, int64 now)
 		if (offset < shard->frontier ||
 			NaradSetContains(&shard->settled, offset))
 			NaradSuspectClear(shard, offset);
-		else if (lease != NULL && NaradShardIsExhausted(shard, lease))
+		else if (lease == NULL)
+			return offset;
+		else if (lease->state == NARAD_LEASE_SUSPECT)
 		{
+			if (!NaradShardIsExhausted(shard, lease))
+				return offset;
 			NaradSuspectClear(shard, offset);
 			NaradDeadLetterAdd(shard, lease, now);
 		}
-		else
-		{
-			Assert(lease == NULL || lease->state == NARAD_LEASE_SUSPECT);
-			return offset;
-		}
-		offset++;
+		offset++;				/* else it is out */
 	}
 }
 

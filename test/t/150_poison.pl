@@ -117,6 +117,34 @@ foreach my $how ('a crash of the server', 'the death of the backend')
 		"$how: all is settled");
 }
 
+# The same where messages are ordered by key.
+{
+	my $crashes = 0;
+	$node->safe_psql('postgres', "SELECT narad.create_topic('keyed_letters');"
+		  . " SELECT narad.create_topic('keyed', visibility_timeout => '10 min', dead_letter_topic => 'keyed_letters',"
+		  . " ordering => 'key', max_deliveries => 2);"
+		  . " SELECT count(*) FROM narad.produce_batch('keyed', ARRAY(SELECT to_jsonb(i) FROM generate_series(0, 11) i),"
+		  . " keys => ARRAY(SELECT nullif(i % 3, 2)::text FROM generate_series(0, 11) i))");
+	@batches = ();
+	while ($crashes < 10)
+	{
+		last if life('keyed', 10, 3, sub { crash() });
+		$crashes++;
+	}
+	is($crashes, 3, 'by key: once as one of many, and twice alone');
+	ok(poll_until('it is moved', sub { one_value($node, 'SELECT count(*) FROM keyed_letters') eq '1' }),
+		'by key: then it is a dead letter');
+	# The rest of its key waits until it has been moved.
+	life('keyed', 10, -1, sub { });
+	is(one_value($node, "SELECT count(*) || ' ' || count(DISTINCT off) FROM effect WHERE t = 'keyed'"), '11 11',
+		'by key: all others are processed, once each');
+	is(one_value($node, "SELECT frontier || ' ' || dead_lettered FROM narad.groups WHERE topic = 'keyed'::regclass"), '11 1',
+		'by key: all is settled');
+	is(one_value($node, "SELECT coalesce(string_agg(off::text, ' ' ORDER BY ctid), '') FROM effect WHERE t = 'keyed' AND off % 3 = 0"),
+		'0 6 9', 'by key: in the order of the key');
+	is(one_value($node, "SELECT count(*) FROM narad.verify('keyed')"), '0', 'by key: nothing is wrong');
+}
+
 # ---- limit 1, and a batch in which all is lost but the culprit's first life ----
 
 fresh_topic('once', 3, ', max_deliveries => 1');
@@ -167,16 +195,27 @@ crash();
 is(batch('counted', 1), '0:2', 'counted: the delivery that was given back counts once');
 crash();
 is(batch('counted', 1), '0:3', 'counted: and the one that was out');
+SKIP:
 {
-	# A consumer that fails has shown it to nobody.
+	skip 'the library has no stop points', 1 unless $ENV{NARAD_TESTING};
+	$node->safe_psql('postgres', slurp_file("$FindBin::RealBin/../narad_test/narad_test.sql"));
 	crash();
+
+	# A session that ends before it was given the message has not seen it.
 	my $s = narad_session($node);
-	is($s->try("SELECT 1 / (deliveries - 4) FROM narad.consume('counted')"), '22012', 'counted: a call that fails');
+	my $pid = $s->backend_pid;
+	$node->safe_psql('postgres', "SELECT narad_test.stop_arm('consume-read')");
+	$s->send("SELECT msg_offset FROM narad.consume('counted')");
+	$node->safe_psql('postgres', "SELECT narad_test.stop_wait('consume-read'); SELECT pg_terminate_backend($pid)");
+	$node->safe_psql('postgres', "SELECT narad_test.stop_release('consume-read')");
+	$s->finish;
+	$s->quit;
 	poll_until('it is written', sub {
 		one_value($node, "SELECT unpersisted_ranges FROM narad.groups WHERE topic = 'counted'::regclass") eq '0' });
-	$s->quit;
+	my $lsn = one_value($node, 'SELECT pg_current_wal_insert_lsn()');
+	poll_until('WAL is flushed', sub { one_value($node, "SELECT pg_current_wal_flush_lsn() >= '$lsn'") eq 't' });
 	crash();
-	is(batch('counted', 1), '0:4', 'counted: which does not count');
+	is(batch('counted', 1), '0:4', 'counted: nor one that nobody has seen');
 }
 
 # ---- a clean restart makes no suspects --------------------------------------
@@ -201,9 +240,14 @@ crash();
 is(batch('free', 6), '0:1 1:1 2:1 3:1 4:1 5:1', 'a limit since then: there was no mark');
 crash();
 is(batch('free', 6), '0:1', 'a limit since then: now there is');
+$node->safe_psql('postgres', "SELECT narad.alter_topic('free', reset => '{max_deliveries}')");
+is(batch('free', 6), '1:1 2:1 3:1 4:1 5:1', 'a limit that goes while one is out: the others come');
+$node->safe_psql('postgres', "SELECT narad.alter_topic('free', max_deliveries => 9)");
+crash();
+is(batch('free', 6), '0:2', 'and back again: one at a time');
 crash();
 $node->safe_psql('postgres', "SELECT narad.alter_topic('free', reset => '{max_deliveries}')");
-is(batch('free', 6), '0:2 1:1 2:1 3:1 4:1 5:1', 'no limit any more: all come in one batch');
+is(batch('free', 6), '0:3 1:1 2:1 3:1 4:1 5:1', 'no limit any more: all come in one batch');
 
 # ---- many, over several marks, with rolled back ones among them -----------------
 
