@@ -32,14 +32,13 @@
  * While it is claimed a lease has no deadline and a nonce nobody knows: no
  * other process touches it, unless the group is dropped or the topic changes.
  *
- * The choice: a suspect (queue_suspect.c), alone in its batch; else the lowest
- * pending offset that may be ready now (rechecks), then the lowest offset never
- * looked at.  Messages that came back (expired,
- * nacked, rolled back) form a FIFO, and take at most every second place while
- * there are others.  Within one visit of a shard the choice among the former
- * never goes back, and no more of the FIFO is taken than was there at first,
- * so nothing is looked at twice; what cannot be taken now is left for the next
- * call.
+ * The choice: a suspect (queue_suspect.c), alone in its batch; else the
+ * lowest pending offset that may be ready now (rechecks), then the lowest
+ * offset never looked at.  Messages that came back (expired, nacked, rolled
+ * back) form a FIFO, and take at most every second place while there are
+ * others.  Within one visit of a shard the choice among the former never goes
+ * back, and no more of the FIFO is taken than was there at first, so nothing
+ * is looked at twice; what cannot be taken now is left for the next call.
  *
  * What a record turns out to be, and what becomes of the claim:
  *
@@ -863,8 +862,9 @@ give_back(NaradShard *shard, NaradLease *lease, bool recheck)
 
 /*
  * Settles what else lies in a run of dead or damaged offsets: pending ones,
- * suspects without an entry, and those never looked at, in which case the whole run is one range.
- * Without memory they are left to be looked at one by one.  Returns how many.
+ * suspects without an entry, and those never looked at, in which case the
+ * whole run is one range.  Without memory they are left to be looked at one by
+ * one.  Returns how many.
  */
 static uint64
 settle_run(NaradConsumer *c, NaradOffset first, NaradOffset next)
