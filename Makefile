@@ -13,8 +13,8 @@ OBJS = \
 	src/base/base_guc.o \
 	src/base/base_lock.o \
 	src/base/base_memory.o \
-	src/base/base_start.o \
 	src/base/base_stop.o \
+	src/base/base_wait.o \
 	src/log/log_append.o \
 	src/log/log_carry.o \
 	src/log/log_ddl.o \
@@ -38,6 +38,7 @@ OBJS = \
 	src/log/log_verify_directory.o \
 	src/log/log_xact.o \
 	src/log/log_xlog.o \
+	src/queue/queue_await.o \
 	src/queue/queue_consume.o \
 	src/queue/queue_deadletter.o \
 	src/queue/queue_dirty.o \
@@ -52,14 +53,16 @@ OBJS = \
 	src/queue/queue_settle.o \
 	src/queue/queue_shard.o \
 	src/queue/queue_state.o \
-	src/queue/queue_suspect.o \
+	src/queue/queue_token.o \
 	src/queue/queue_topic.o \
 	src/queue/queue_verify.o \
+	src/queue/queue_wait.o \
 	src/queue/queue_xact.o \
 	src/worker/worker_deadletter.o \
 	src/worker/worker_frontier.o \
 	src/worker/worker_launcher.o \
 	src/worker/worker_main.o \
+	src/worker/worker_notify.o \
 	src/worker/worker_utility.o \
 	src/sql/sql_admin.o \
 	src/sql/sql_args.o \
@@ -69,7 +72,8 @@ OBJS = \
 	src/sql/sql_produce.o \
 	src/sql/sql_settle.o \
 	src/sql/sql_topic.o \
-	src/sql/sql_view.o
+	src/sql/sql_view.o \
+	src/sql/sql_wait.o
 
 ALL_H = $(wildcard $(here)src/*.h $(here)src/*/*.h)
 

@@ -292,6 +292,16 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION narad.consume_bytes(regclass, integer, interval, interval, text, integer, text[], text, interval)
 IS 'lease messages of a topic of bytea or text values';
 
+CREATE PROCEDURE narad.wait(
+	topic regclass,
+	timeout interval,
+	consumer_group text DEFAULT 'default',
+	INOUT ready boolean DEFAULT NULL)
+LANGUAGE C
+AS 'MODULE_PATHNAME', 'narad_wait';
+COMMENT ON PROCEDURE narad.wait(regclass, interval, text, boolean)
+IS 'commit, then wait without a snapshot until there may be something to consume; consume then';
+
 -- Not strict, all of them: a NULL receipt is an error.
 CREATE FUNCTION narad.ack(receipt text)
 RETURNS void
@@ -527,7 +537,8 @@ CREATE FUNCTION narad._groups(
 	OUT unpersisted_ranges bigint,
 	OUT paused boolean,
 	OUT dead_lettered bigint,
-	OUT dead_letters_waiting integer)
+	OUT dead_letters_waiting integer,
+	OUT waiters integer)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'narad__groups'
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE ROWS 10;
@@ -548,6 +559,19 @@ RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'narad__leases'
 LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION narad._leases() IS 'rows of the view narad.leases, and whether the transaction of pid is open';
+
+CREATE FUNCTION narad._waiters(
+	OUT topic regclass,
+	OUT consumer_group text,
+	OUT partition integer,
+	OUT pid integer,
+	OUT kind text,
+	OUT since timestamp with time zone,
+	OUT deadline timestamp with time zone)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'narad__waiters'
+LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE ROWS 100;
+COMMENT ON FUNCTION narad._waiters() IS 'rows of the view narad.waiters';
 
 CREATE VIEW narad.topics AS
 SELECT topic, topic_id, partitions, messages, bytes, value_type, retention,
@@ -594,7 +618,7 @@ COMMENT ON COLUMN narad.partitions.corrupt_records IS 'damaged records met since
 
 CREATE VIEW narad.groups AS
 SELECT topic, consumer_group, partition, frontier, end_offset, in_flight,
-	acked_ahead_ranges, unpersisted_ranges, scheduled, paused, returned,
+	acked_ahead_ranges, unpersisted_ranges, scheduled, waiters, paused, returned,
 	dead_lettered, dead_letters_waiting
 FROM narad._groups();
 COMMENT ON VIEW narad.groups IS 'consumer groups, one row for each partition';
@@ -610,6 +634,7 @@ COMMENT ON COLUMN narad.groups.dead_lettered IS 'messages given up after max_del
 COMMENT ON COLUMN narad.groups.dead_letters_waiting IS 'messages to be given up that the worker has not moved yet';
 COMMENT ON COLUMN narad.groups.acked_ahead_ranges IS 'ranges of settled offsets above the frontier; null if the group was not used since the server started';
 COMMENT ON COLUMN narad.groups.unpersisted_ranges IS 'changes since the state page was last written: at least the number of ranges settled that it does not have';
+COMMENT ON COLUMN narad.groups.waiters IS 'waiting backends that may be given a message of the partition';
 COMMENT ON COLUMN narad.groups.paused IS 'the group is handed out nothing';
 
 CREATE VIEW narad.leases AS
@@ -630,6 +655,18 @@ COMMENT ON COLUMN narad.leases.pinned IS 'an open transaction acknowledged or ga
 COMMENT ON COLUMN narad.leases.pid IS 'backend that pinned the lease, or that took it';
 COMMENT ON COLUMN narad.leases.xact_start IS 'start of that backend''s transaction, if it is the one that did';
 
+CREATE VIEW narad.waiters AS
+SELECT topic, consumer_group, partition, pid, kind, since, deadline
+FROM narad._waiters();
+COMMENT ON VIEW narad.waiters IS 'who waits for messages';
+COMMENT ON COLUMN narad.waiters.topic IS 'table of the topic';
+COMMENT ON COLUMN narad.waiters.consumer_group IS 'name of the group; null for a reader of the log';
+COMMENT ON COLUMN narad.waiters.partition IS 'number of the partition that was named; null: any';
+COMMENT ON COLUMN narad.waiters.pid IS 'backend that waits, or that left the token';
+COMMENT ON COLUMN narad.waiters.kind IS 'backend: in consume or CALL wait; reader: in fetch; token: to be notified';
+COMMENT ON COLUMN narad.waiters.since IS 'when it began';
+COMMENT ON COLUMN narad.waiters.deadline IS 'when it ends';
+
 ---------------------------------------------------------------------------
 -- Privileges: who may do what to a topic is checked by each function.
 ---------------------------------------------------------------------------
@@ -638,9 +675,9 @@ GRANT USAGE ON SCHEMA narad TO PUBLIC;
 
 REVOKE ALL ON TABLE narad.topic_settings FROM PUBLIC;
 REVOKE ALL ON TABLE narad.topic_template, narad.topics, narad.partitions,
-	narad.groups, narad.leases FROM PUBLIC;
+	narad.groups, narad.leases, narad.waiters FROM PUBLIC;
 GRANT SELECT ON TABLE narad.topic_template, narad.topics, narad.partitions,
-	narad.groups, narad.leases TO PUBLIC;
+	narad.groups, narad.leases, narad.waiters TO PUBLIC;
 
 REVOKE ALL ON FUNCTION narad.tableam_handler(internal) FROM PUBLIC;
 
@@ -675,7 +712,11 @@ GRANT EXECUTE ON FUNCTION
 	narad._topics(),
 	narad._partitions(),
 	narad._groups(),
-	narad._leases()
+	narad._leases(),
+	narad._waiters()
+TO PUBLIC;
+GRANT EXECUTE ON PROCEDURE
+	narad.wait(regclass, interval, text, boolean)
 TO PUBLIC;
 
 ---------------------------------------------------------------------------

@@ -35,18 +35,7 @@ SELECT pg_temp.attempt('SELECT narad.' || a) FROM unnest(ARRAY[
 	'produce(''not_yet'', ''1'', deliver_after => ''0'')', 'produce(''not_yet'', ''1'', deliver_at => now())',
 	'produce(''not_yet'', ''1'', dedup_id => ''x'')',
 	'produce_batch(''not_yet'', ''{1}'', deliver_after => ''1 s'')', 'produce_batch(''not_yet'', ''{1}'', deliver_at => now())',
-	'produce_batch(''not_yet'', ''{1}'', dedup_ids => ''{x}'')',
-	'consume(''not_yet'', wait => ''1 s'')', 'consume(''not_yet'', notify => ''channel'')',
-	'consume(''not_yet'', notify_ttl => ''1 min 1 s'')',
-	'fetch(''not_yet'', 0, 0, wait => ''1 s'')', 'fetch(''not_yet'', 0, 0, min_bytes => 2)']) a;
--- With a snapshot that stays nobody will ever wait.
-BEGIN ISOLATION LEVEL REPEATABLE READ;
-SELECT pg_temp.attempt('SELECT narad.' || a) FROM unnest(ARRAY['consume(''not_yet'', wait => ''1 s'')',
-	'fetch(''not_yet'', 0, 0, wait => ''1 s'')', 'consume(''not_yet'', wait => ''0'')']) a;
-ROLLBACK;
-BEGIN ISOLATION LEVEL SERIALIZABLE;
-SELECT pg_temp.attempt('SELECT narad.consume(''not_yet'', wait => ''1 s'')');
-ROLLBACK;
+	'produce_batch(''not_yet'', ''{1}'', dedup_ids => ''{x}'')']) a;
 SELECT count(*) FROM not_yet;
 SELECT pg_temp.attempt('SELECT narad.' || a) FROM unnest(ARRAY['poll()',
 	'commit(''not_yet'', ''default'', 0, 0)', 'produce_once(''not_yet'', ''1'', ''p'', 1)']) a;

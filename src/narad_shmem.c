@@ -23,7 +23,6 @@
 
 #include "base/base_lock.h"
 #include "base/base_memory.h"
-#include "base/base_start.h"
 #include "base/base_stop.h"
 #include "log/log_topic.h"
 #include "narad_shmem.h"
@@ -40,14 +39,14 @@ request_shmem(void)
 	if (previous_request_hook)
 		previous_request_hook();
 
-	size = add_size(NaradMemoryShmemSize(), NaradStartShmemSize());
+	size = NaradMemoryShmemSize();
 	size = add_size(size, NaradLogTopicShmemSize());
 	size = add_size(size, NaradQueueShmemSize());
 #ifdef NARAD_TESTING
 	size = add_size(size, NaradStopShmemSize());
 #endif
 	/* ShmemInitStruct rounds each up to a cache line. */
-	size = add_size(size, 10 * PG_CACHE_LINE_SIZE);
+	size = add_size(size, 8 * PG_CACHE_LINE_SIZE);
 	RequestAddinShmemSpace(size);
 	NaradLockRequest();
 }
@@ -61,7 +60,6 @@ startup_shmem(void)
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	NaradLockShmemInit();
 	NaradMemoryShmemInit();
-	NaradStartShmemInit();
 	NaradLogTopicShmemInit();
 	NaradQueueShmemInit();
 #ifdef NARAD_TESTING

@@ -16,6 +16,7 @@
 #include "storage/proc.h"
 #include "storage/smgr.h"
 #include "utils/rel.h"
+#include "utils/wait_event.h"
 
 #if PG_VERSION_NUM < 150000
 #error "narad needs PostgreSQL 15 or later"
@@ -111,6 +112,13 @@ typedef PGIOAlignedBlock NaradIOBlock;
 #else
 #define NaradCompatTruncate(rels, relids, logged) \
 	ExecuteTruncateGuts(rels, relids, logged, DROP_RESTRICT, false, false)
+#endif
+
+/* Wait events by name, from 17 on. */
+#if PG_VERSION_NUM < 170000
+#define NaradCompatWaitEvent(name) ((void) (name), PG_WAIT_EXTENSION)
+#else
+#define NaradCompatWaitEvent(name) WaitEventExtensionNew(name)
 #endif
 
 /* VACUUM's results. */

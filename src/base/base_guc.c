@@ -20,6 +20,7 @@
 int			narad_ack_mode = NARAD_ACK_AUTO;
 int			narad_frontier_flush_interval = 1000;
 int			narad_frontier_write_interval = 100;
+int			narad_hold_time = 1000;
 int			narad_max_batch_size = 4096;
 int			narad_max_message_size = 4096;
 int			narad_max_wait = 60000;
@@ -60,6 +61,25 @@ register_ack_settings(void)
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 }
 
+/* Waiting. */
+static void
+register_wait_settings(void)
+{
+	DefineCustomIntVariable("narad.hold_time",
+							"Sets the time a woken consumer is given to come.",
+							"Who was woken without being given a message, by "
+							"\"CALL narad.wait\" or NOTIFY, and does not consume within "
+							"this time, is passed over, and the next one is woken.",
+							&narad_hold_time, 1000, 10, 60000,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("narad.max_wait",
+							"Sets the longest time a call may wait for messages.",
+							"Longer waits are cut to this.  \"CALL narad.wait\" outside a "
+							"transaction block may wait longer.",
+							&narad_max_wait, 60000, 0, 60 * 60 * 1000,
+							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
+}
+
 /* What a call may take. */
 static void
 register_limit_settings(void)
@@ -76,11 +96,6 @@ register_limit_settings(void)
 							"Messages already stored stay readable when it is lowered.",
 							&narad_max_message_size, 4096, 1, 256 * 1024,
 							PGC_SUSET, GUC_UNIT_KB, NULL, NULL, NULL);
-	DefineCustomIntVariable("narad.max_wait",
-							"Sets the longest time a call may wait for messages.",
-							"Longer waits are cut to this.",
-							&narad_max_wait, 60000, 0, 60 * 60 * 1000,
-							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("narad.memory_limit",
 							"Sets the amount of shared memory for topics, groups and leases.",
 							"It is reserved when the server starts, and never exceeded.",
@@ -98,5 +113,6 @@ NaradGucRegister(void)
 {
 	register_ack_settings();
 	register_limit_settings();
+	register_wait_settings();
 	MarkGUCPrefixReserved("narad");
 }

@@ -23,6 +23,7 @@ static const char *const tranche_names[NARAD_LOCK_COUNT] = {
 	[NARAD_LOCK_STATE_IO] = "NaradStateIO",
 	[NARAD_LOCK_SCAN] = "NaradScan",
 	[NARAD_LOCK_SHARD] = "NaradShard",
+	[NARAD_LOCK_WAIT] = "NaradWait",
 	[NARAD_LOCK_DIRTY] = "NaradDirty",
 	[NARAD_LOCK_DEAD_LETTER] = "NaradDeadLetter",
 	[NARAD_LOCK_GROUPS] = "NaradGroups",

@@ -23,6 +23,7 @@ typedef enum NaradLockRank
 	NARAD_LOCK_STATE_IO,		/* one writer of a shard's state pages */
 	NARAD_LOCK_SCAN,			/* reading the keys of a shard's messages */
 	NARAD_LOCK_SHARD,			/* leases and frontier of a shard */
+	NARAD_LOCK_WAIT,			/* waiters and tokens of some topics */
 	NARAD_LOCK_DIRTY,			/* list of shards to be written */
 	NARAD_LOCK_DEAD_LETTER,		/* list of shards with dead letters */
 	NARAD_LOCK_GROUPS,			/* group directory, state maps on disk */

@@ -21,6 +21,15 @@ typedef struct NaradLogEvents
 	void		(*topic_gone) (Oid database, NaradTopicId topic_id);
 
 	/*
+	 * Records of a partition, of this database, were decided, and the ring
+	 * says so: so many were committed, or some are dead.  In a transaction
+	 * callback, or wherever a reader finds a prepared transaction to have
+	 * ended; no lock of storage is held.  Must not error or allocate.
+	 */
+	void		(*records_decided) (NaradTopicId topic_id, int partition,
+									uint64 nrecords, bool is_commit);
+
+	/*
 	 * TRUNCATE makes a new file: groups of the old one are carried over by
 	 * storage.  Nothing to do for the queue but to know the old id is going.
 	 */

@@ -39,6 +39,7 @@
 #include "storage/procarray.h"
 
 #include "base/base_memory.h"
+#include "log/log_events.h"
 #include "log/log_hull.h"
 
 /* This backend's hulls, and those met last by hash of their partition. */
@@ -107,7 +108,17 @@ NaradHullExtend(NaradHull *hull, NaradOffset first, NaradOffset last)
 	if (hull->first == NARAD_INVALID_OFFSET)
 		hull->first = first;
 	hull->last = last;
+	hull->nrecords += last - first + 1;
 	LWLockRelease(lock);
+}
+
+/* The layer above is told of what the ring has now. */
+static void
+tell_decided(NaradLogPartition *part, uint64 nrecords, bool is_commit)
+{
+	if (nrecords > 0 && NaradLogEventTable.records_decided != NULL)
+		NaradLogEventTable.records_decided(part->topic_id, part->partition,
+										   nrecords, is_commit);
 }
 
 /* Takes a hull out and puts it on the ring.  Under the hull lock. */
@@ -137,7 +148,7 @@ forget_cache(void)
 
 /* Ends the hulls made at a nesting level or deeper. */
 static void
-end_mine(int level)
+end_mine(int level, bool is_commit)
 {
 	NaradHull **link = &my_hulls;
 
@@ -155,6 +166,7 @@ end_mine(int level)
 		LWLockAcquire(&part->hull_lock, LW_EXCLUSIVE);
 		end_hull(part, hull);
 		LWLockRelease(&part->hull_lock);
+		tell_decided(part, hull->nrecords, is_commit);
 		NaradFree(hull);
 	}
 	forget_cache();
@@ -168,10 +180,10 @@ end_mine(int level)
  * finds the records decided.  No allocation, no error.
  */
 void
-NaradHullAtXactEnd(void)
+NaradHullAtXactEnd(bool is_commit)
 {
 	if (my_hulls != NULL)
-		end_mine(0);
+		end_mine(0, is_commit);
 }
 
 /*
@@ -198,7 +210,7 @@ void
 NaradHullAtSubAbort(int level)
 {
 	if (my_hulls != NULL)
-		end_mine(level);
+		end_mine(level, false);
 }
 
 /*
@@ -421,7 +433,8 @@ copy_ownerless(NaradLogPartition *part, int skip, TransactionId *xids)
 	return nxids;
 }
 
-/* Ends all ownerless hulls of a transaction. */
+/* Ends all ownerless hulls of a transaction; whether it committed, who looks
+ * will see. */
 static void
 end_ownerless(NaradLogPartition *part, TransactionId xid)
 {
@@ -430,6 +443,7 @@ end_ownerless(NaradLogPartition *part, TransactionId xid)
 	do
 	{
 		dlist_mutable_iter iter;
+		uint64		nrecords = 0;
 
 		ended = NULL;
 		LWLockAcquire(&part->hull_lock, LW_EXCLUSIVE);
@@ -440,11 +454,13 @@ end_ownerless(NaradLogPartition *part, TransactionId xid)
 			if (hull->ownerless && hull->xid == xid)
 			{
 				end_hull(part, hull);
+				nrecords = Max(hull->nrecords, 1);
 				ended = hull;
 				break;
 			}
 		}
 		LWLockRelease(&part->hull_lock);
+		tell_decided(part, nrecords, true);
 		NaradFree(ended);
 	} while (ended != NULL);
 }

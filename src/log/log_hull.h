@@ -25,7 +25,7 @@ extern NaradHull *NaradHullReserve(Relation rel, NaradLogPartition *part);
 extern void NaradHullExtend(NaradHull *hull, NaradOffset first, NaradOffset last);
 
 /* From the transaction callback; no allocation, no error. */
-extern void NaradHullAtXactEnd(void);
+extern void NaradHullAtXactEnd(bool is_commit);
 extern void NaradHullAtPrepare(void);
 
 /* The same of subtransactions, with their nesting level. */

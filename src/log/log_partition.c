@@ -84,6 +84,7 @@ NaradLogPartitionMake(NaradLogTopic *topic, const NaradLogPartition *local,
 		return NULL;
 	memcpy(part, local, sizeof(NaradLogPartition));
 	part->partition = partition;
+	part->topic_id = topic->topic_id;
 	NaradLockInit(&part->tail_lock, NARAD_LOCK_TAIL);
 	NaradLockInit(&part->map_lock, NARAD_LOCK_MAP);
 	NaradLockInit(&part->hull_lock, NARAD_LOCK_HULL);

@@ -906,6 +906,22 @@ NaradLogTopicKeep(Relation rel)
 }
 
 /*
+ * NaradLogTopicUnkeep
+ *
+ * Takes back one NaradLogTopicKeep of the same (sub)transaction, which
+ * remembers nothing of the topic for its sake.
+ */
+void
+NaradLogTopicUnkeep(Oid relid)
+{
+	ResourceOwner owner = CurrentResourceOwner;
+
+	CurrentResourceOwner = CurTransactionResourceOwner;
+	UnlockRelationOid(relid, RowExclusiveLock);
+	CurrentResourceOwner = owner;
+}
+
+/*
  * NaradLogTopicMoved
  *
  * One of the topic's two files goes at this transaction's end, whichever way

@@ -39,11 +39,13 @@ typedef struct NaradHull
 								 * append; writer: owner under tail and hull
 								 * lock; readers: hull lock */
 	NaradOffset last;			/* same */
+	uint64		nrecords;		/* appended; owner only */
 } NaradHull;
 
 typedef struct NaradLogPartition
 {
 	int			partition;		/* constant */
+	NaradTopicId topic_id;		/* constant */
 	LWLock		tail_lock;
 	LWLock		map_lock;
 	LWLock		hull_lock;
@@ -209,6 +211,9 @@ extern uint64 NaradOldestRunningXid(void);
  * portal took it first: for whoever remembers a pointer that long.
  */
 extern void NaradLogTopicKeep(Relation rel);
+
+/* Takes back one NaradLogTopicKeep of the same nesting level. */
+extern void NaradLogTopicUnkeep(Oid relid);
 
 /* Files may be dropped in this transaction: look at its end. */
 extern void NaradLogFilesMayGo(void);

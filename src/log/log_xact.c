@@ -57,12 +57,12 @@ publish_callback(XactEvent event, void *arg)
 			NaradLogGrowCheckPrepare();
 			break;
 		case XACT_EVENT_COMMIT:
-			NaradHullAtXactEnd();
+			NaradHullAtXactEnd(true);
 			NaradLogGrowAtXactEnd();
 			break;
 		case XACT_EVENT_ABORT:
 			NaradAppendAtAbort();
-			NaradHullAtXactEnd();
+			NaradHullAtXactEnd(false);
 			NaradLogGrowAtXactEnd();
 			break;
 		case XACT_EVENT_PREPARE:

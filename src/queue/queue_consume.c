@@ -32,13 +32,13 @@
  * While it is claimed a lease has no deadline and a nonce nobody knows: no
  * other process touches it, unless the group is dropped or the topic changes.
  *
- * The choice: a suspect (queue_suspect.c), alone in its batch; else the
- * lowest pending offset that may be ready now (rechecks), then the lowest
- * offset never looked at.  Messages that came back (expired, nacked, rolled
- * back) form a FIFO, and take at most every second place while there are
- * others.  Within one visit of a shard the choice among the former never goes
- * back, and no more of the FIFO is taken than was there at first, so nothing
- * is looked at twice; what cannot be taken now is left for the next call.
+ * The choice: the lowest pending offset that may be ready now (rechecks), then
+ * the lowest offset never looked at.  Messages that came back (expired,
+ * nacked, rolled back) form a FIFO, and take at most every second place while
+ * there are others.  Within one visit of a shard the choice among the former
+ * never goes back, and no more of the FIFO is taken than was there at first,
+ * so nothing is looked at twice; what cannot be taken now is left for the next
+ * call.
  *
  * What a record turns out to be, and what becomes of the claim:
  *
@@ -89,14 +89,10 @@
 #include "queue/queue_consume.h"
 #include "queue/queue_deadletter.h"
 #include "queue/queue_settle.h"
-#include "queue/queue_state.h"
-#include "queue/queue_suspect.h"
 #include "queue/queue_xact.h"
 
 /* Claims made under one hold of the lock. */
 #define MAX_CLAIMS		64
-/* Leases expired at one touch. */
-#define MAX_EXPIRED		64
 /* How much of the FIFO is turned over in search of one that fits a cap. */
 #define MAX_TURNED		1024
 
@@ -149,9 +145,6 @@ typedef struct NaradConsumer
 	bool		full;			/* the batch is */
 	bool		no_memory;
 	bool		capped;			/* the last group of claims ended at a cap */
-	bool		alone;			/* the group is one suspect, */
-	bool		single;			/* ... or one message, as there are some */
-	bool		needs_mark;		/* what is leased has to be marked first */
 	int			nnonces;		/* drawn, not used yet */
 	uint64		nonces[MAX_CLAIMS];
 
@@ -167,7 +160,8 @@ typedef struct NaradConsumer
 	bool		scan_ended;		/* by key: one of them could not be read */
 	bool		no_own;			/* by key: nothing for this transaction only */
 	uint32		returned_left;	/* of the FIFO, not looked at yet */
-	bool		suspect_left;	/* one may be claimed */
+	bool		returned_all;	/* that was all of it */
+	uint64		nmade;			/* the shard's, when the visit began */
 	uint64		ring_noted;		/* before anything was read */
 	TimestampTz claimed_at;
 	int			mark;			/* actions before the group's claims */
@@ -419,7 +413,7 @@ next_returned(NaradConsumer *c, bool *capped)
 		else if (below_cap(c, lease->offset))
 			return lease;
 		else
-			*capped = true;
+			*capped = shard->capped_ahead = true;
 		c->returned_left--;
 		NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_RETURNED);
 	}
@@ -480,7 +474,10 @@ claim_scanned(NaradConsumer *c)
 	else
 	{
 		if (!below_cap(c, offset))
+		{
+			shard->capped_ahead = true;
 			return CHOICE_CAPPED;
+		}
 		if (lease == NULL)
 			lease = new_entry(shard, offset);
 		else if (!NaradShardReserve(shard, offset))
@@ -520,7 +517,10 @@ claim_by_key(NaradConsumer *c)
 		return claim_scanned(c);
 
 	if (!below_cap(c, offset))
+	{
+		shard->capped_ahead = true;
 		return CHOICE_CAPPED;
+	}
 	lease = new_entry(shard, offset);
 	if (lease == NULL)
 		return CHOICE_NO_MEMORY;
@@ -553,7 +553,10 @@ claim_fresh(NaradConsumer *c)
 			return CHOICE_DRY;
 	}
 	if (!below_cap(c, offset))
+	{
+		shard->capped_ahead = true;
 		return CHOICE_CAPPED;
+	}
 	lease = new_entry(shard, offset);
 	if (lease == NULL)
 		return CHOICE_NO_MEMORY;
@@ -583,40 +586,6 @@ claim_returned(NaradConsumer *c)
 	return CHOICE_CLAIMED;
 }
 
-/*
- * Claims a suspect.  Where deliveries are limited it is the only one that is
- * out, and the only message of its batch.
- */
-static NaradChoice
-claim_suspect(NaradConsumer *c)
-{
-	NaradShard *shard = c->shard;
-	bool		alone = shard->policy.max_deliveries > 0;
-	NaradOffset offset;
-	NaradLease *lease;
-
-	if (!c->suspect_left || shard->suspects.nmembers == 0 ||
-		(alone && (shard->suspect_out != 0 || c->nclaims + c->ntaken > 0)))
-		return CHOICE_DRY;
-	offset = NaradSuspectNext(shard, NaradClockNow());
-	if (offset == NARAD_INVALID_OFFSET)
-		return CHOICE_DRY;
-	if (!below_cap(c, offset))
-		return CHOICE_CAPPED;
-	lease = NaradLeaseFind(&shard->leases, offset);
-	if (lease == NULL)
-		lease = new_entry(shard, offset);
-	if (lease == NULL || !NaradShardReserve(shard, offset))
-		return CHOICE_NO_MEMORY;
-	claim(c, lease);
-	if (alone)
-		NaradSuspectOut(shard, lease);
-	else
-		NaradSuspectClear(shard, offset);
-	c->alone = alone;
-	return CHOICE_CLAIMED;
-}
-
 /* Claims the next message by the order of choice.  Exclusive shard lock. */
 static NaradChoice
 claim_next(NaradConsumer *c)
@@ -626,9 +595,10 @@ claim_next(NaradConsumer *c)
 	NaradChoice fresh;
 
 	if (shard->leases.nstate[NARAD_LEASE_LEASED] >= c->max_in_flight)
+	{
+		shard->capped_in_flight = true;
 		return CHOICE_CAPPED;
-	if (!c->ordered && claim_suspect(c) == CHOICE_CLAIMED)
-		return CHOICE_CLAIMED;
+	}
 	if (shard->returned_turn)
 	{
 		returned = claim_returned(c);
@@ -652,26 +622,24 @@ claim_next(NaradConsumer *c)
 }
 
 /*
- * By key suspects come in their turn, as all messages do; while there are any,
- * one message at a time is handed out of the shard, whichever has it.
+ * No claim was made for this reason: would another consumer find something?
+ * Not what this call has passed already, and is available again since.
  */
 static bool
-one_by_one(const NaradConsumer *c)
+is_dry_for_all(NaradConsumer *c, NaradChoice choice)
 {
-	return c->ordered && c->shard->policy.max_deliveries > 0 &&
-		c->shard->suspects.nmembers > 0;
-}
+	NaradShard *shard = c->shard;
+	NaradOffset offset;
+	int			where;
 
-/* That one was claimed: it may be a suspect. */
-static void
-claim_single(NaradConsumer *c)
-{
-	NaradOffset offset = c->claims[0].offset;
-
-	c->alone = !c->claims[0].is_learned &&
-		NaradSetContains(&c->shard->suspects, offset);
-	if (c->alone)
-		NaradSuspectOut(c->shard, NaradLeaseFind(&c->shard->leases, offset));
+	if (choice != CHOICE_DRY && choice != CHOICE_CAPPED)
+		return false;
+	if (choice == CHOICE_CAPPED && shard->capped_in_flight)
+		return true;
+	if (shard->nmade != c->nmade || !c->returned_all)
+		return false;
+	offset = next_recheck(shard, 0, &where);
+	return offset == NARAD_INVALID_OFFSET || !below_cap(c, offset);
 }
 
 /*
@@ -691,7 +659,6 @@ claim_group(NaradConsumer *c, int want)
 	c->claimed_at = GetCurrentTimestamp();
 	c->mark = NaradXactMark();
 	c->nclaims = 0;
-	c->alone = c->single = c->needs_mark = false;
 
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	if (!NaradShardIsOf(shard, c->group_id))
@@ -704,18 +671,14 @@ claim_group(NaradConsumer *c, int want)
 	c->generation = shard->generation;
 	c->scan = shard->scan_pos;
 	c->scan_ended = false;
-	c->single = one_by_one(c);
-	if (c->single && shard->suspect_out != 0)
-		choice = CHOICE_DRY;
-	else if (c->single)
-		want = 1;
-	while (c->nclaims < want && choice == CHOICE_CLAIMED && !c->alone)
+	while (c->nclaims < want && choice == CHOICE_CLAIMED)
 		choice = claim_next(c);
-	if (c->single && c->nclaims == 1)
-		claim_single(c);
 	c->capped = choice == CHOICE_CAPPED;
 	if (c->capped)
 		shard->capped++;
+	if (choice == CHOICE_DRY)
+		shard->capped_in_flight = false;
+	shard->is_dry = is_dry_for_all(c, choice);
 	LWLockRelease(&shard->lock);
 
 	if (choice == CHOICE_NO_MEMORY)
@@ -812,11 +775,13 @@ read_group(NaradConsumer *c)
 			case NARAD_READ_PENDING:
 				read->recheck = !NaradHullAdopt(c->part, result.xid,
 												read->offset);
+				c->no_memory |= read->recheck && c->args->waiting;
 				break;
 			case NARAD_READ_OWN:
 				/* Its hull may be in the ring of a file it was moved from. */
 				read->recheck = !NaradHullAdopt(c->part, GetTopTransactionId(),
 												read->offset);
+				c->no_memory |= read->recheck && c->args->waiting;
 				break;
 			case NARAD_READ_DEAD:
 			case NARAD_READ_CORRUPT:
@@ -848,7 +813,7 @@ give_back(NaradShard *shard, NaradLease *lease, bool recheck)
 		/* The scan comes by again, or the line of its key gets there. */
 		NaradShardRemoveLease(shard, lease);
 	}
-	else if (lease->deliveries == 1 && !NaradSuspectIsOut(shard, offset) &&
+	else if (lease->deliveries == 1 &&
 			 NaradSetReserve(&shard->pending, offset))
 	{
 		(void) NaradSetAdd(&shard->pending, offset);
@@ -862,9 +827,8 @@ give_back(NaradShard *shard, NaradLease *lease, bool recheck)
 
 /*
  * Settles what else lies in a run of dead or damaged offsets: pending ones,
- * suspects without an entry, and those never looked at, in which case the
- * whole run is one range.  Without memory they are left to be looked at one by
- * one.  Returns how many.
+ * and those never looked at, in which case the whole run is one range.
+ * Without memory they are left to be looked at one by one.  Returns how many.
  */
 static uint64
 settle_run(NaradConsumer *c, NaradOffset first, NaradOffset next)
@@ -883,13 +847,6 @@ settle_run(NaradConsumer *c, NaradOffset first, NaradOffset next)
 			break;
 		nsettled++;
 		offset++;
-	}
-	for (offset = NaradSetNextMember(&shard->suspects, first); offset < next;
-		 offset = NaradSetNextMember(&shard->suspects, offset + 1))
-	{
-		if (NaradLeaseFind(&shard->leases, offset) == NULL &&
-			NaradShardSettleRange(shard, offset, offset))
-			nsettled++;
 	}
 	if (next > seen && seen >= first &&
 		NaradShardSettleRange(shard, seen, next - 1))
@@ -1027,13 +984,10 @@ dispose_claim(NaradConsumer *c, NaradClaim *done, int64 now,
 			break;
 		case NARAD_READ_PENDING:
 		case NARAD_READ_OWN:
-			/* Not committed, so nobody can have had it. */
-			NaradSuspectClear(shard, done->offset);
 			give_back(shard, lease, done->recheck);
 			break;
 		case NARAD_READ_INVISIBLE:
 		case NARAD_READ_END:
-			c->suspect_left = c->suspect_left && !c->alone;
 			give_back(shard, lease, true);
 			break;
 	}
@@ -1065,19 +1019,37 @@ recheck_ended(NaradConsumer *c)
 	}
 }
 
-/* Has the state page to know of the leases before they are handed out? */
-static bool
-wants_mark(const NaradConsumer *c)
+/*
+ * Who was woken for a message while it was claimed here found nothing, and
+ * sleeps again: whatever is available again is told anew (I8).  Not what could
+ * only be looked at in vain, for want of memory: a waiter errors then.
+ */
+static void
+serve_given_back(NaradConsumer *c)
 {
-	if (c->shard->policy.max_deliveries == 0)
-		return false;
+	uint64		ngiven = 0;
+	int			where;
+
 	for (int i = 0; i < c->nclaims; i++)
 	{
-		if (c->claims[i].deliveries > 0 &&
-			(c->alone || c->claims[i].offset >= c->shard->handout_mark))
-			return true;
+		switch (c->claims[i].status)
+		{
+			case NARAD_READ_INVISIBLE:
+				ngiven++;
+				break;
+			case NARAD_READ_PENDING:
+			case NARAD_READ_OWN:
+				if (!c->claims[i].recheck &&
+					next_recheck(c->shard, c->claims[i].offset,
+								 &where) == c->claims[i].offset)
+					ngiven++;
+				break;
+			default:
+				break;
+		}
 	}
-	return false;
+	if (ngiven > 0)
+		NaradShardMadeAvailable(c->shard, ngiven, false);
 }
 
 /*
@@ -1098,28 +1070,11 @@ dispose_group(NaradConsumer *c)
 	{
 		for (int i = 0; i < c->nclaims; i++)
 			dispose_claim(c, &c->claims[i], now, wall_now);
-		if (c->alone && c->claims[0].deliveries == 0)
-			NaradSuspectNotOut(shard, c->claims[0].offset);
 		recheck_ended(c);
-		c->needs_mark = wants_mark(c);
+		NaradShardDeadlineChanged(shard);
+		serve_given_back(c);
 	}
 	LWLockRelease(&shard->lock);
-}
-
-/* The state page comes to know what is about to be handed out. */
-static void
-mark_group(NaradConsumer *c)
-{
-	NaradOffset end = 0;
-
-	if (!c->needs_mark)
-		return;
-	for (int i = 0; i < c->nclaims; i++)
-	{
-		if (c->claims[i].deliveries > 0)
-			end = Max(end, c->claims[i].offset + 1);
-	}
-	NaradStateMark(c->rel, c->info, c->shard, c->group_id, end);
 }
 
 /* Hands the leased ones to the caller. */
@@ -1238,7 +1193,6 @@ begin_visit(NaradConsumer *c, int partition)
 	c->ring_noted = NaradRingHead(c->part);
 
 	c->returned_left = 0;
-	c->suspect_left = true;
 	/* Keys that ran out of line are served, too, when there is more to take. */
 	if (c->ordered)
 	{
@@ -1253,12 +1207,15 @@ begin_visit(NaradConsumer *c, int partition)
 		shard->policy = c->policy;
 		if (shard->keys.ordered != c->ordered)
 			NaradKeySetOrdered(shard, c->ordered);
-		if (c->ordered)
-			NaradSuspectsInLine(shard);
-		NaradShardExpire(shard, NaradClockNow(), MAX_EXPIRED);
-		c->returned_left = Min(shard->leases.nstate[NARAD_LEASE_RETURNED],
-							   (uint32) Max(MAX_TURNED,
-											c->args->max_messages));
+		NaradShardExpire(shard, NaradClockNow(), NARAD_MAX_EXPIRED);
+		c->nmade = shard->nmade;
+		c->returned_left = shard->leases.nstate[NARAD_LEASE_RETURNED];
+
+		/* Who is going to sleep must have looked at all of them. */
+		c->returned_all = c->args->waiting ||
+			c->returned_left <= Max(MAX_TURNED, c->args->max_messages);
+		if (!c->returned_all)
+			c->returned_left = Max(MAX_TURNED, c->args->max_messages);
 	}
 	LWLockRelease(&shard->lock);
 }
@@ -1303,6 +1260,7 @@ consume_partition(NaradConsumer *c, int partition)
 {
 	int			least = 1;		/* claims, however few are wanted */
 	bool		more = true;
+	int			ntaken_before = c->ntaken;
 
 	c->reader = NULL;
 	begin_visit(c, partition);
@@ -1313,21 +1271,20 @@ consume_partition(NaradConsumer *c, int partition)
 
 		CHECK_FOR_INTERRUPTS();
 		more = take_group(c, Min(want, MAX_CLAIMS));
-		mark_group(c);
 		if (c->nclaims > 0)
 			emit_group(c);
 
 		/* Claims that came to nothing count against the cap no more. */
 		if (c->capped && c->ntaken - ntaken < c->nclaims)
 			more = true;
-		if ((c->alone || c->single) && c->ntaken > ntaken)
-			c->full = true;
 		least = c->ntaken == ntaken ? Min(least * 2, MAX_CLAIMS) : 1;
 	}
 
 	/* What is handed out is flushed to disk first. */
 	if (c->reader != NULL)
 		NaradReaderEnd(c->reader);
+	NaradWaitEndHolds(c->group, partition, c->ntaken - ntaken_before,
+					  !more && !c->full);
 }
 
 static void
@@ -1442,6 +1399,73 @@ NaradConsume(Relation rel, NaradRelInfo *info, const NaradConsumeArgs *args,
 
 	NaradXactDelivered(mark);
 	ntaken = c->ntaken;
+	if (ntaken == 0)
+		NaradLogTopicUnkeep(RelationGetRelid(rel));
 	pfree(c);
 	return ntaken;
+}
+
+/* -------------------------------------------------------------- a mere look */
+
+/* May this shard have something for a consumer? */
+static bool
+shard_is_ready(NaradShard *shard, NaradGroupId group_id,
+			   NaradLogPartition *part, const NaradTopicSettings *settings)
+{
+	bool		ready = false;
+
+	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+	if (NaradShardIsOf(shard, group_id))
+	{
+		NaradShardExpire(shard, NaradClockNow(), NARAD_MAX_EXPIRED);
+		if (shard->leases.nstate[NARAD_LEASE_LEASED] >=
+			(uint32) settings->max_in_flight)
+			shard->capped_in_flight = true;
+		else if (shard->nholes >= (uint32) settings->max_acked_ahead)
+			ready = !shard->is_dry;
+		else
+			ready = Max(shard->scan_pos, shard->frontier) <
+				pg_atomic_read_u64(&part->end_offset) ||
+				shard->ring_pos != NaradRingHead(part) ||
+				(!shard->is_dry &&
+				 (shard->nrechecks > 0 ||
+				  shard->leases.nstate[NARAD_LEASE_RETURNED] > 0 ||
+				  shard->keys.ready_root != NULL ||
+				  !dlist_is_empty(&shard->keys.refill)));
+	}
+	LWLockRelease(&shard->lock);
+	return ready;
+}
+
+/*
+ * Whether a consume of the group may find something: whether anything was
+ * appended, came back, or ended since one found nothing.  The caller holds
+ * RowExclusiveLock on the topic and no narad lock.  Errors as NaradConsume.
+ */
+bool
+NaradConsumeIsReady(Relation rel, NaradRelInfo *info, const char *group_name)
+{
+	NaradRelInfo own_info = *info;
+	NaradTopicSettings settings = *NaradTopicSettingsGet(rel);
+	NaradQueueTopic *topic = NaradQueueTopicGet(rel, &own_info);
+	NaradGroupId group_id;
+	NaradGroup *group = NaradGroupGet(rel, &own_info, topic, group_name,
+									  &group_id);
+
+	if (group->paused)
+		return false;
+	for (int i = 0; i < own_info.npartitions; i++)
+	{
+		NaradLogPartition *part = NaradLogPartitionFind(own_info.shared, i);
+		NaradShard *shard;
+
+		CHECK_FOR_INTERRUPTS();
+		if (part == NULL)
+			continue;
+		shard = NaradShardGet(rel, &own_info, topic, group, group_id, i);
+		NaradHullPoll(part);
+		if (shard_is_ready(shard, group_id, part, &settings))
+			return true;
+	}
+	return false;
 }

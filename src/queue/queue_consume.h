@@ -20,6 +20,7 @@ typedef struct NaradConsumeArgs
 	int			max_messages;	/* >= 1 */
 	int64		visibility_timeout; /* us, > 0 */
 	int			partition;		/* -1: any */
+	bool		waiting;		/* the caller will sleep if nothing is taken */
 } NaradConsumeArgs;
 
 typedef struct NaradMessage
@@ -41,5 +42,9 @@ typedef void (*NaradMessageEmit) (const NaradMessage *message, void *arg);
 extern int	NaradConsume(Relation rel, NaradRelInfo *info,
 						 const NaradConsumeArgs *args, NaradMessageEmit emit,
 						 void *arg);
+
+/* Whether one may find something. */
+extern bool NaradConsumeIsReady(Relation rel, NaradRelInfo *info,
+								const char *group_name);
 
 #endif							/* QUEUE_CONSUME_H */

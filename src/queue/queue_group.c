@@ -86,6 +86,8 @@ find_free_group(NaradQueueTopic *topic)
 	group = NaradAlloc(sizeof(NaradGroup));
 	if (group == NULL)
 		return NULL;
+	group->topic = topic;
+	NaradWaitGroupInit(group);
 	group->dropped = true;
 	group->is_free = true;
 	pg_atomic_init_u32(&group->next_partition, 0);
@@ -333,6 +335,7 @@ NaradGroupDrop(Relation rel, NaradRelInfo *info, const char *name)
 
 	if (group == NULL)
 		return;
+	NaradWaitGroupGone(group, false);
 
 	/*
 	 * Whoever loads a shard looks once more whether the group is there, under
@@ -374,4 +377,6 @@ NaradGroupPause(Relation rel, NaradRelInfo *info, const char *name,
 	LWLockRelease(&topic->lock);
 	if (!existed)
 		report_missing_group(rel, name);
+	if (group != NULL && !paused)
+		NaradWaitServeGroup(group);
 }

@@ -599,6 +599,8 @@ release_node(NaradShard *shard, NaradKeyNode *node)
 	if (had_turn && !dlist_is_empty(&key->nodes))
 		give_turn(shard, key, dlist_head_element(NaradKeyNode, node,
 												 &key->nodes));
+	if (had_turn && (key->first != NULL || key->has_later))
+		NaradShardMadeAvailable(shard, 1, false);
 	look_after_key(table, key);
 }
 

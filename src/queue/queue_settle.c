@@ -34,6 +34,7 @@
 #include "access/xact.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
@@ -45,7 +46,6 @@
 #include "queue/queue_deadletter.h"
 #include "queue/queue_dirty.h"
 #include "queue/queue_settle.h"
-#include "queue/queue_suspect.h"
 #include "queue/queue_xact.h"
 
 /* Longer than this no lease and no delay is: a hundred years. */
@@ -95,25 +95,33 @@ void
 NaradShardReturn(NaradShard *shard, NaradLease *lease, NaradLeaseEnd ended,
 				 int64 now, int64 delay)
 {
+	bool		was_leased = lease->state == NARAD_LEASE_LEASED;
+
 	if (delay == NARAD_RETRY_DELAY)
 		delay = retry_delay(&shard->policy, lease->deliveries);
-	NaradSuspectClear(shard, lease->offset);
 	NaradLeaseClearHolder(lease);
 	if (ended != NARAD_END_NONE)
 		lease->ended = ended;
 	if (NaradShardIsExhausted(shard, lease))
 	{
 		NaradDeadLetterAdd(shard, lease, now);
+		if (was_leased)
+			NaradShardCapOpened(shard);
 		return;
 	}
 	if (delay > 0)
 	{
 		lease->deadline = NaradDeadline(now, delay);
 		NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_DELAYED);
+		NaradShardDeadlineChanged(shard);
 	}
 	else
 		NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_RETURNED);
 	NaradShardCountHole(shard, lease);
+	if (delay <= 0)
+		NaradShardMadeAvailable(shard, 1, false);
+	else if (was_leased)
+		NaradShardCapOpened(shard);
 	/* The page holds the delivery counts of retried messages. */
 	if (lease->deliveries > 0)
 		NaradDirtyMark(shard);
@@ -126,11 +134,6 @@ NaradShardReturn(NaradShard *shard, NaradLease *lease, NaradLeaseEnd ended,
 void
 NaradShardUnclaim(NaradShard *shard, NaradLease *lease, int64 now)
 {
-	if (NaradSuspectIsOut(shard, lease->offset))
-	{
-		NaradSuspectUnclaim(shard, lease);
-		return;
-	}
 	if (lease->deliveries > 0)
 		lease->deliveries--;
 	NaradShardReturn(shard, lease, NARAD_END_NONE, now, 0);
@@ -162,6 +165,7 @@ NaradShardExpire(NaradShard *shard, int64 now, int max)
 		else
 			NaradShardReturn(shard, lease, NARAD_END_NONE, now, 0);
 	}
+	NaradShardDeadlineChanged(shard);
 }
 
 /* ---------------------------------------------------- receipt to lease */
@@ -331,6 +335,21 @@ NaradNack(const NaradReceipt *receipt, int64 delay, const char *reason)
 }
 
 /*
+ * Gives up the locks that NaradAck or NaradNack took for a receipt, in the same
+ * call, after NaradXactSettleEarly: nothing is remembered of the topic.
+ */
+void
+NaradSettleUnlock(const NaradReceipt *receipt)
+{
+	Oid			relid = NaradQueueTopicRelid(receipt->topic_id);
+
+	if (!OidIsValid(relid))
+		return;
+	NaradLogTopicUnkeep(relid);
+	UnlockRelationOid(relid, RowExclusiveLock);
+}
+
+/*
  * Moves the deadline of a live lease to `timeout` us from now (-1: the
  * topic's), at once; a rollback does not undo it.  A lease that this
  * transaction has pinned gets the deadline for the case of a rollback.
@@ -361,7 +380,10 @@ NaradExtend(const NaradReceipt *receipt, int64 timeout, TimestampTz *expires_at)
 		lease->expires_at = GetCurrentTimestamp() + timeout;
 		*expires_at = lease->expires_at;
 		if (lease->in_heap)
+		{
 			NaradLeaseSetDeadline(&shard->leases, lease, now + timeout);
+			NaradShardDeadlineChanged(shard);
+		}
 		else
 			lease->deadline = now + timeout;
 	}

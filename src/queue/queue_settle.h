@@ -35,6 +35,9 @@ typedef enum NaradSettleStatus
  */
 extern NaradSettleStatus NaradAck(const NaradReceipt *receipt);
 
+/* Gives up the locks that one of these took: what it did is settled. */
+extern void NaradSettleUnlock(const NaradReceipt *receipt);
+
 /*
  * delay in us, 0: available at commit, NARAD_RETRY_DELAY: by the topic's
  * settings.  The reason, or NULL, is kept for a dead letter if there is memory.
@@ -67,6 +70,9 @@ extern void NaradShardReturn(NaradShard *shard, NaradLease *lease,
 
 /* Back as it was before a claim that no client has seen. */
 extern void NaradShardUnclaim(NaradShard *shard, NaradLease *lease, int64 now);
+
+/* Leases expired at one touch. */
+#define NARAD_MAX_EXPIRED	64
 
 /* Returns up to max entries whose time has come. */
 extern void NaradShardExpire(NaradShard *shard, int64 now, int max);

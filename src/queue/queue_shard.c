@@ -42,7 +42,6 @@
 #include "queue/queue_dirty.h"
 #include "queue/queue_shard.h"
 #include "queue/queue_state.h"
-#include "queue/queue_suspect.h"
 #include "queue/queue_xact.h"
 
 #define SAME_CHUNK(a, b) ((a) >> NARAD_CHUNK_BITS == (b) >> NARAD_CHUNK_BITS)
@@ -53,12 +52,11 @@ empty_shard(NaradShard *shard)
 {
 	NaradSetClear(&shard->settled);
 	NaradSetClear(&shard->pending);
-	NaradSetClear(&shard->suspects);
 	NaradLeaseTableClear(&shard->leases);
 	NaradKeyTableClear(&shard->keys);
-	shard->suspect_out = 0;
 	shard->nrechecks = 0;
 	shard->nholes = 0;
+	pg_atomic_write_u64(&shard->next_deadline, NARAD_NO_DEADLINE);
 }
 
 /* Puts a shard that is nobody's in a place, unless there is one. */
@@ -76,9 +74,9 @@ make_shard(NaradQueueTopic *topic, NaradGroup *group, int partition)
 	NaradLockInit(&made->lock, NARAD_LOCK_SHARD);
 	NaradLockInit(&made->io_lock, NARAD_LOCK_STATE_IO);
 	NaradLockInit(&made->scan_lock, NARAD_LOCK_SCAN);
+	pg_atomic_init_u64(&made->next_deadline, NARAD_NO_DEADLINE);
 	NaradSetInit(&made->settled, true);
 	NaradSetInit(&made->pending, false);
-	NaradSetInit(&made->suspects, false);
 	NaradLeaseTableInit(&made->leases);
 	NaradKeyTableInit(&made->keys);
 
@@ -116,9 +114,10 @@ reset_shard(NaradLogPartition *part, NaradShard *shard, NaradGroupId group_id)
 	shard->group_id = group_id;
 	shard->generation = shard->group->generation;
 	shard->returned_turn = false;
+	shard->is_dry = false;
+	shard->capped_in_flight = shard->capped_ahead = false;
 	shard->delivered = shard->acked = shard->expired = 0;
 	shard->capped = shard->corrupt = shard->dead_lettered = 0;
-	shard->handout_mark = 0;
 	shard->is_moving = false;
 	memset(&shard->policy, 0, sizeof(NaradRetryPolicy));
 	shard->changes = shard->changes_written = 0;
@@ -279,7 +278,9 @@ NaradShardSeek(NaradShard *shard, uint32 generation, NaradOffset frontier)
 	shard->settled_end = frontier;
 	shard->scan_pos = frontier;
 	shard->returned_turn = false;
+	shard->capped_in_flight = shard->capped_ahead = false;
 	shard->changes_written = ++shard->changes;
+	NaradShardMadeAvailable(shard, 1, true);
 	LWLockRelease(&shard->lock);
 }
 
@@ -314,6 +315,80 @@ NaradRetryPolicyGet(const NaradTopicSettings *settings,
 }
 
 /* ----------------------------------------------------------------
+ *		What waiters are told
+ * ----------------------------------------------------------------
+ */
+
+/*
+ * NaradShardMadeAvailable
+ *
+ * Wakes up to n of those who wait for messages of this shard.  Lock held
+ * exclusively; no memory, no error.
+ */
+void
+NaradShardMadeAvailable(NaradShard *shard, uint64 n, bool chain)
+{
+	shard->nmade++;
+	shard->is_dry = false;
+	if (!shard->dropped)
+		NaradWaitServe(shard->group, shard->partition, n, chain);
+}
+
+/* The earliest time at which something of the shard becomes due. */
+static uint64
+next_deadline(NaradShard *shard)
+{
+	NaradLease *lease = NaradLeaseEarliest(&shard->leases);
+
+	return lease != NULL ? (uint64) lease->deadline : NARAD_NO_DEADLINE;
+}
+
+/*
+ * NaradShardDeadlineChanged
+ *
+ * Publishes the shard's next deadline.  To be called after what may have made
+ * it earlier; that it became later is found out when it comes.  Lock held
+ * exclusively; no memory, no error.
+ */
+void
+NaradShardDeadlineChanged(NaradShard *shard)
+{
+	uint64		next = next_deadline(shard);
+
+	if (next == pg_atomic_read_u64(&shard->next_deadline))
+		return;
+	pg_atomic_write_u64(&shard->next_deadline, next);
+	if (next != NARAD_NO_DEADLINE && !shard->dropped)
+		NaradWaitDeadline(shard->group, (int64) next);
+}
+
+/*
+ * NaradShardCapOpened
+ *
+ * A lease is none any more, which makes room for one if consumers stopped for
+ * max_in_flight.  Lock held exclusively; no memory, no error.
+ */
+void
+NaradShardCapOpened(NaradShard *shard)
+{
+	if (shard->capped_in_flight)
+		NaradShardMadeAvailable(shard, 1, false);
+}
+
+/*
+ * There are fewer holes, or more lies below the highest settled offset: who
+ * stopped for max_acked_ahead may go on, nobody knows how far.
+ */
+static void
+ahead_may_have_opened(NaradShard *shard)
+{
+	if (!shard->capped_ahead)
+		return;
+	shard->capped_ahead = false;
+	NaradShardMadeAvailable(shard, 1, true);
+}
+
+/* ----------------------------------------------------------------
  *		Settling
  * ----------------------------------------------------------------
  */
@@ -338,7 +413,10 @@ NaradShardCountHole(NaradShard *shard, NaradLease *lease)
 	if (is_hole)
 		shard->nholes++;
 	else
+	{
 		shard->nholes--;
+		ahead_may_have_opened(shard);
+	}
 }
 
 /*
@@ -349,9 +427,16 @@ NaradShardCountHole(NaradShard *shard, NaradLease *lease)
 void
 NaradShardRemoveLease(NaradShard *shard, NaradLease *lease)
 {
-	if (lease->is_hole)
+	bool		was_hole = lease->is_hole;
+	bool		was_leased = lease->state == NARAD_LEASE_LEASED;
+
+	if (was_hole)
 		shard->nholes--;
 	NaradLeaseRemove(&shard->leases, lease);
+	if (was_leased)
+		NaradShardCapOpened(shard);
+	if (was_hole)
+		ahead_may_have_opened(shard);
 }
 
 /*
@@ -369,6 +454,7 @@ raise_settled_end(NaradShard *shard, NaradOffset end)
 	if (end <= shard->settled_end)
 		return;
 	shard->settled_end = end;
+	ahead_may_have_opened(shard);
 	if (end - Min(start, end) <= shard->leases.nentries)
 	{
 		for (offset = start; offset < end; offset++)
@@ -427,7 +513,6 @@ NaradShardSettle(NaradShard *shard, NaradOffset offset)
 
 	if (lease != NULL)
 		NaradShardRemoveLease(shard, lease);
-	NaradSuspectClear(shard, offset);
 	if (offset < shard->frontier ||
 		NaradSetContains(&shard->settled, offset))
 		return;
@@ -440,18 +525,18 @@ NaradShardSettle(NaradShard *shard, NaradOffset offset)
 	NaradDirtyMark(shard);
 }
 
-/* Nothing in a range is a member any more. */
+/* Nothing in a range is pending any more. */
 static void
-forget_members(NaradSet *set, NaradOffset first, NaradOffset last)
+forget_pending(NaradShard *shard, NaradOffset first, NaradOffset last)
 {
 	NaradOffset offset;
 
-	if (set->nmembers == 0)
+	if (shard->pending.nmembers == 0)
 		return;
-	for (offset = NaradSetNextMember(set, first);
+	for (offset = NaradSetNextMember(&shard->pending, first);
 		 offset != NARAD_INVALID_OFFSET && offset <= last;
-		 offset = NaradSetNextMember(set, offset + 1))
-		(void) NaradSetRemove(set, offset);
+		 offset = NaradSetNextMember(&shard->pending, offset + 1))
+		(void) NaradSetRemove(&shard->pending, offset);
 }
 
 /*
@@ -471,10 +556,7 @@ NaradShardSettleRange(NaradShard *shard, NaradOffset first, NaradOffset last)
 		move_frontier(shard, last + 1);
 	else if (!NaradSetAddRange(&shard->settled, first, last))
 		return false;
-	forget_members(&shard->pending, first, last);
-	forget_members(&shard->suspects, first, last);
-	if (shard->suspect_out > first && shard->suspect_out - 1 <= last)
-		shard->suspect_out = 0;
+	forget_pending(shard, first, last);
 	NaradKeyReleaseRange(shard, first, last);
 	raise_settled_end(shard, last + 1);
 	NaradDirtyMark(shard);
@@ -496,7 +578,8 @@ NaradQueueShmemSize(void)
 {
 	return add_size(add_size(NaradQueueTopicShmemSize(),
 							 NaradDirtyShmemSize()),
-					NaradDeadLetterShmemSize());
+					add_size(NaradDeadLetterShmemSize(),
+							 NaradWaitShmemSize()));
 }
 
 /*
@@ -510,6 +593,7 @@ NaradQueueShmemInit(void)
 	NaradQueueTopicShmemInit();
 	NaradDirtyShmemInit();
 	NaradDeadLetterShmemInit();
+	NaradWaitShmemInit();
 }
 
 /*
@@ -522,4 +606,5 @@ NaradQueueRegister(void)
 {
 	NaradQueueTopicRegister();
 	NaradXactRegister();
+	NaradWaitRegister();
 }

@@ -29,6 +29,9 @@ typedef struct NaradRetryPolicy
 	uint32		max_deliveries; /* 0: no limit */
 } NaradRetryPolicy;
 
+/* "No deadline": later than all. */
+#define NARAD_NO_DEADLINE	((uint64) PG_INT64_MAX)
+
 /* Constant, or under `lock`, unless said otherwise. */
 typedef struct NaradShard
 {
@@ -59,10 +62,9 @@ typedef struct NaradShard
 
 	/*
 	 * What is available.  Every offset from frontier to scan_pos is settled,
-	 * has an entry in leases, is in `suspects`, is in `pending` (its
-	 * transaction was open when looked at, or it was claimed and given back
-	 * unread), or waits in keys: for its turn, or to be claimed now that it
-	 * has it.
+	 * has an entry in leases, or is in `pending` (its transaction was open
+	 * when looked at, or it was claimed and given back unread), or waits in
+	 * keys: for its turn, or to be claimed now that it has it.
 	 */
 	NaradOffset scan_pos;		/* at and above: never looked at */
 	NaradSet	pending;		/* not compact */
@@ -72,13 +74,13 @@ typedef struct NaradShard
 	uint64		ring_pos;		/* of the partition's ring, read so far */
 	bool		returned_turn;	/* next choice may be a returned message */
 	NaradKeyTable keys;			/* empty unless messages are ordered by key */
+	uint64		nmade;			/* counts NaradShardMadeAvailable */
+	bool		is_dry;			/* a consumer found nothing more, and nothing
+								 * became available since but by appends */
 
-	/* What may have crashed the server (queue_suspect.c). */
-	NaradOffset handout_mark;	/* on the page and flushed: what is below may
-								 * have been handed out; grows under io_lock */
-	NaradSet	suspects;		/* not compact; below scan_pos */
-	uint64		suspect_out;	/* offset + 1 of the one that is out, or 0 */
-	uint32		suspect_deliveries; /* the one it is out for */
+	/* One stopped for a cap; and, since then, none found it dry ... */
+	bool		capped_in_flight;
+	bool		capped_ahead;	/* ... nor was there a hole less */
 
 	NaradRetryPolicy policy;
 	NaradLeaseTable leases;
@@ -86,6 +88,9 @@ typedef struct NaradShard
 								 * leased or returned */
 	uint64		dead_lettered;	/* messages that were given up, ever */
 	bool		is_moving;		/* the worker has one pinned */
+	pg_atomic_uint64 next_deadline; /* monotonic us: not later than the
+									 * earliest; NARAD_NO_DEADLINE; read by
+									 * anybody */
 
 	/* Counters, since the server started. */
 	uint64		delivered;
@@ -165,6 +170,26 @@ extern bool NaradShardSettleRange(NaradShard *shard, NaradOffset first,
 
 /* Keeps nholes right; after each change of a lease's state. */
 extern void NaradShardCountHole(NaradShard *shard, NaradLease *lease);
+
+/*
+ * So many messages may have become available that were not (returned, given
+ * back, the key before them settled); with `chain`, nobody knows how many.
+ * Wakes who waits for them.  The shard lock is held exclusively; no memory, no
+ * error.
+ */
+extern void NaradShardMadeAvailable(NaradShard *shard, uint64 n, bool chain);
+
+/*
+ * A lease is none any more (pinned, delayed, gone): who stopped for a cap may
+ * go on.  Same lock; no memory, no error.
+ */
+extern void NaradShardCapOpened(NaradShard *shard);
+
+/*
+ * After whatever may have made the shard's next deadline earlier: publishes it,
+ * and wakes who has to sleep shorter.  Same lock; no memory, no error.
+ */
+extern void NaradShardDeadlineChanged(NaradShard *shard);
 
 /* Takes an entry out of leases, and out of nholes. */
 extern void NaradShardRemoveLease(NaradShard *shard, NaradLease *lease);

@@ -544,6 +544,7 @@ free_group(NaradGroup *group)
 {
 	int			i;
 
+	NaradWaitGroupGone(group, true);
 	for (i = 0; i < NaradArrayLength(&group->shards); i++)
 	{
 		NaradShard *shard = NaradArrayGet(&group->shards, i);
@@ -579,6 +580,7 @@ NaradQueueTopicGone(Oid database, NaradTopicId topic_id)
 	NaradTopicEntry **link;
 	NaradTopicEntry *gone = NULL;
 
+	NaradWaitTopicGone(database, topic_id);
 	LWLockAcquire(&TopicCtl->lock, LW_EXCLUSIVE);
 	for (link = topic_bucket(database, topic_id); *link != NULL;
 		 link = &(*link)->next)
@@ -834,6 +836,7 @@ void
 NaradQueueTopicRegister(void)
 {
 	NaradLogEventTable.topic_gone = NaradQueueTopicGone;
+	NaradLogEventTable.records_decided = NaradWaitRecords;
 	CacheRegisterRelcacheCallback(settings_invalidated, (Datum) 0);
 	previous_object_access = object_access_hook;
 	object_access_hook = topic_object_access;

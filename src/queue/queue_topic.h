@@ -15,6 +15,7 @@
 #include "lib/ilist.h"
 #include "log/log_topic.h"
 #include "port/atomics.h"
+#include "queue/queue_wait.h"
 #include "utils/acl.h"
 
 struct NaradShard;
@@ -54,6 +55,7 @@ typedef struct NaradTopicSettings
 typedef struct NaradGroup
 {
 	dlist_node	node;			/* in topic->groups; topic lock */
+	struct NaradQueueTopic *topic;	/* constant */
 
 	/*
 	 * Written under the topic lock; a new group is not there before every
@@ -70,6 +72,7 @@ typedef struct NaradGroup
 								 * is moved */
 	NaradArray *shards;			/* by partition, each set once, under topic
 								 * lock; live ones or not */
+	NaradGroupWait wait;		/* under the lock of its part */
 } NaradGroup;
 
 /* One per (database, topic id) in use since the server started. */

@@ -206,6 +206,7 @@ NaradXactPin(NaradActionKind kind, NaradShard *shard, NaradLease *lease,
 	{
 		NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_PINNED);
 		NaradShardCountHole(shard, lease);
+		NaradShardCapOpened(shard);
 	}
 	pass_key(action);
 }
@@ -391,6 +392,7 @@ undo_pin(const NaradAction *action, int64 now, bool is_sub)
 	}
 	NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_LEASED);
 	NaradShardCountHole(shard, lease);
+	NaradShardDeadlineChanged(shard);
 }
 
 /*
@@ -663,6 +665,46 @@ precommit_actions(void)
 	pfree(acked);
 	if (journal)
 		NARAD_STOP("commit-journalled");
+}
+
+/*
+ * Settles acks and nacks before the end of the transaction, and forgets them.
+ * Only outside a transaction block, at the top level and without a transaction
+ * id: so nothing was written that they could be atomic with, and no command
+ * will follow.  And only where a worker writes the page later.  The locks that
+ * the acks took are the caller's to give up.  May error as PRE_COMMIT may.
+ */
+bool
+NaradXactSettleEarly(void)
+{
+	NaradShard *locked = NULL;
+	int64		now;
+	int			nkept = 0;
+
+	if (nactions == 0 || IsTransactionBlock() ||
+		GetCurrentTransactionNestLevel() > 1 ||
+		TransactionIdIsValid(GetTopTransactionIdIfAny()) ||
+		!NaradDirtyHasWorker())
+		return false;
+	precommit_actions();
+	now = NaradClockNow();
+	for (int i = 0; i < nactions; i++)
+	{
+		if (actions[i].kind == NARAD_ACTION_TAKE)
+			continue;
+		locked = switch_shard(locked, actions[i].shard);
+		commit_action(&actions[i], now);
+	}
+	switch_shard(locked, NULL);
+
+	/* No lease names an action any more. */
+	for (int i = 0; i < nactions; i++)
+	{
+		if (actions[i].kind == NARAD_ACTION_TAKE)
+			actions[nkept++] = actions[i];
+	}
+	nactions = nkept;
+	return true;
 }
 
 /*

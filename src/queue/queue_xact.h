@@ -44,6 +44,10 @@ extern void NaradXactDelivered(int mark);
 /* A group was moved (seek), which PREPARE TRANSACTION refuses. */
 extern void NaradXactSought(void);
 
+/* Settles what was acked and nacked, if nothing that the transaction does can
+ * be atomic with it: for who is going to sleep.  False: nothing is changed. */
+extern bool NaradXactSettleEarly(void);
+
 extern void NaradXactRegister(void);
 
 #endif							/* QUEUE_XACT_H */

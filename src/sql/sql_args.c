@@ -33,6 +33,7 @@
 #include "utils/rel.h"
 
 #include "base/base_error.h"
+#include "base/base_guc.h"
 #include "queue/queue_topic.h"
 #include "sql/sql_args.h"
 
@@ -205,20 +206,29 @@ NaradArgRefuse(FunctionCallInfo fcinfo, int argno, const char *name)
 }
 
 /*
- * Waiting: only a wait of nothing is possible yet.  A transaction whose
- * snapshot stays would wait for what it can never see.
+ * How long to wait, in microseconds; cut to narad.max_wait.  A transaction
+ * whose snapshot stays would wait for what it can never see: 25001.
  */
-void
-NaradArgRefuseWait(FunctionCallInfo fcinfo, int argno)
+int64
+NaradArgWait(FunctionCallInfo fcinfo, int argno, const char *name)
 {
-	if (NaradArgInterval(fcinfo, argno, "wait", 0, NARAD_MAX_TIMEOUT) == 0)
-		return;
+	int64		wait = NaradArgInterval(fcinfo, argno, name, 0,
+										NARAD_MAX_TIMEOUT);
+	int64		max_wait = (int64) narad_max_wait * 1000;
+
+	if (wait == 0)
+		return 0;
 	if (IsolationUsesXactSnapshot())
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("cannot wait in a transaction of isolation level REPEATABLE READ or SERIALIZABLE"),
 				 errdetail("Its snapshot does not see what is committed meanwhile.")));
-	NaradArgRefuseValue("wait");
+	if (wait > max_wait)
+		ereport(NOTICE,
+				(errmsg("wait is cut to %d ms", narad_max_wait),
+				 errdetail("This is what \"narad.max_wait\" allows."),
+				 errhint("CALL narad.wait outside a transaction block may wait longer.")));
+	return Min(wait, max_wait);
 }
 
 /*

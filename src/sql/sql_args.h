@@ -53,7 +53,10 @@ extern void NaradArgCheckOffset(Relation rel, int partition, int64 offset,
 extern void NaradArgRefuse(FunctionCallInfo fcinfo, int argno,
 						   const char *name);
 extern void NaradArgRefuseValue(const char *name);
-extern void NaradArgRefuseWait(FunctionCallInfo fcinfo, int argno);
+
+/* Microseconds to wait, at most narad.max_wait; ERROR where nobody can. */
+extern int64 NaradArgWait(FunctionCallInfo fcinfo, int argno,
+						  const char *name);
 
 extern void NaradArgArrayGet(ArrayType *array, const char *name,
 							 NaradArgArray *result);

@@ -6,13 +6,16 @@
  * Owns:		nothing.
  * Invariants:	what is handed out comes from the engine alone, one row a
  *				lease.
- * Locks:		RowExclusiveLock on the topic, kept to the transaction's end.
+ * Locks:		RowExclusiveLock on the topic, kept to the transaction's end if
+ *				something was taken; none while it waits.
  * Runs in:		any backend of a primary.
  * On error:	the engine gives back what was taken, and what `ack` settled
  *				is undone with the (sub)transaction.
  *
  * `ack` comes first, so that what it frees below a cap can be taken in the
  * same call, and so that nothing is taken when it fails.
+ *
+ * A token is left, as a waiter joins, before the look that proves it needed.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -28,7 +31,9 @@
 #include "utils/builtins.h"
 #include "utils/rel.h"
 
+#include "queue/queue_await.h"
 #include "queue/queue_consume.h"
+#include "queue/queue_token.h"
 #include "sql/sql_args.h"
 #include "sql/sql_settle.h"
 
@@ -41,8 +46,6 @@
 #define ARG_NOTIFY			7
 #define ARG_NOTIFY_TTL		8
 
-#define DEFAULT_NOTIFY_TTL	(60 * USECS_PER_SEC)
-
 /* Columns of narad.message and narad.message_bytes. */
 #define MESSAGE_COLUMNS		8
 
@@ -54,6 +57,18 @@ typedef struct MessageSink
 	Datum	   *values;
 	bool	   *isnull;
 } MessageSink;
+
+/* One call. */
+typedef struct ConsumeCall
+{
+	bool		bytes;			/* consume_bytes */
+	const char *instead;		/* the other function */
+	NaradConsumeArgs args;
+	int64		wait;			/* us */
+	char	   *channel;		/* NULL: no token wanted */
+	int64		notify_ttl;		/* us */
+	MessageSink sink;
+} ConsumeCall;
 
 PG_FUNCTION_INFO_V1(narad_consume);
 PG_FUNCTION_INFO_V1(narad_consume_bytes);
@@ -87,25 +102,32 @@ emit_message(const NaradMessage *message, void *arg)
 }
 
 /*
- * Checks the arguments that ask for what does not exist yet.
+ * The channel of `notify`, as NOTIFY takes it; NULL if there is none.
  */
-static void
-refuse_arguments(FunctionCallInfo fcinfo)
+static char *
+take_channel(FunctionCallInfo fcinfo)
 {
-	NaradArgRefuseWait(fcinfo, ARG_WAIT);
-	NaradArgRefuse(fcinfo, ARG_NOTIFY, "notify");
-	if (NaradArgInterval(fcinfo, ARG_NOTIFY_TTL, "notify_ttl",
-						 NARAD_MIN_TIMEOUT,
-						 NARAD_MAX_TIMEOUT) != DEFAULT_NOTIFY_TTL)
-		NaradArgRefuseValue("notify_ttl");
+	char	   *channel;
+
+	if (PG_ARGISNULL(ARG_NOTIFY))
+		return NULL;
+	channel = text_to_cstring(PG_GETARG_TEXT_PP(ARG_NOTIFY));
+	if (channel[0] == '\0' || strlen(channel) >= NAMEDATALEN)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid name of a channel: \"%s\"", channel),
+				 errdetail("A name has 1 to %d bytes.", NAMEDATALEN - 1)));
+	return channel;
 }
 
 static void
-take_arguments(FunctionCallInfo fcinfo, Relation rel, NaradConsumeArgs *args)
+take_arguments(FunctionCallInfo fcinfo, Relation rel, ConsumeCall *call)
 {
+	NaradConsumeArgs *args = &call->args;
+
 	args->max_messages = NaradArgCount(fcinfo, ARG_MAX_MESSAGES,
 									   "max_messages", 1);
-	refuse_arguments(fcinfo);
+	call->wait = NaradArgWait(fcinfo, ARG_WAIT, "wait");
 	if (PG_ARGISNULL(ARG_TIMEOUT))
 		args->visibility_timeout =
 			NaradTopicSettingsGet(rel)->visibility_timeout;
@@ -116,6 +138,75 @@ take_arguments(FunctionCallInfo fcinfo, Relation rel, NaradConsumeArgs *args)
 	args->group = NaradArgGroupName(fcinfo, ARG_GROUP);
 	args->partition = NaradArgPartition(fcinfo, ARG_PARTITION, rel,
 										NaradTopicPartitions(rel));
+	call->channel = take_channel(fcinfo);
+	call->notify_ttl = NaradArgInterval(fcinfo, ARG_NOTIFY_TTL, "notify_ttl",
+										NARAD_MIN_TIMEOUT, NARAD_MAX_TIMEOUT);
+	args->waiting = call->wait > 0 || call->channel != NULL;
+}
+
+/*
+ * May the caller consume, and this way?
+ */
+static void
+check_topic(Relation rel, void *arg)
+{
+	ConsumeCall *call = arg;
+
+	NaradTopicCheckAcl(rel, ACL_SELECT | ACL_UPDATE);
+	NaradTopicCheckValueType(rel, call->bytes, call->instead);
+}
+
+/*
+ * Takes what there is; true if there was something.
+ */
+static bool
+take_messages(Relation rel, void *arg)
+{
+	ConsumeCall *call = arg;
+	MessageSink *sink = &call->sink;
+
+	/* The relation was opened anew, and may have more columns. */
+	sink->desc = RelationGetDescr(rel);
+	sink->values = palloc(sink->desc->natts * sizeof(Datum));
+	sink->isnull = palloc(sink->desc->natts * sizeof(bool));
+	return NaradConsume(rel, NaradRelInfoCreate(rel, 0, 0), &call->args,
+						emit_message, sink) > 0;
+}
+
+/*
+ * Waits for messages; true if some were taken.  The relation is closed.
+ */
+static bool
+wait_for_messages(Relation rel, ConsumeCall *call)
+{
+	NaradAwaitArgs await;
+
+	await.kind = NARAD_WAIT_CONSUMER;
+	await.group = call->args.group;
+	await.partition = call->args.partition;
+	await.wait = call->wait;
+	await.check = check_topic;
+	await.look = take_messages;
+	await.arg = call;
+	return NaradAwait(rel, &await);
+}
+
+/*
+ * Leaves a token, and looks once more.
+ */
+static void
+leave_token(Relation rel, ConsumeCall *call)
+{
+	NaradRelInfo info = *NaradRelInfoCreate(rel, 0, 0);
+	NaradQueueTopic *topic = NaradQueueTopicGet(rel, &info);
+	NaradGroupId group_id;
+	NaradGroup *group = NaradGroupGet(rel, &info, topic, call->args.group,
+									  &group_id);
+
+	NaradTokenLeave(group, group_id, call->args.partition, call->channel,
+					call->notify_ttl);
+	if (take_messages(rel, call))
+		NaradTokenTakeBack(group, call->channel);
 }
 
 static Datum
@@ -123,24 +214,35 @@ consume(FunctionCallInfo fcinfo, const char *function, bool bytes,
 		const char *instead)
 {
 	Relation	rel;
-	NaradConsumeArgs args;
-	MessageSink sink;
+	ConsumeCall call;
 
+	call.bytes = bytes;
+	call.instead = instead;
 	NaradArgCheckWritable(function);
 	rel = NaradArgTopic(fcinfo, 0, RowExclusiveLock);
-	NaradTopicCheckAcl(rel, ACL_SELECT | ACL_UPDATE);
-	NaradTopicCheckValueType(rel, bytes, instead);
-	take_arguments(fcinfo, rel, &args);
+	check_topic(rel, &call);
+	take_arguments(fcinfo, rel, &call);
 	if (!PG_ARGISNULL(ARG_ACK))
 		NaradAckAll(PG_GETARG_ARRAYTYPE_P(ARG_ACK), "ack");
 
 	InitMaterializedSRF(fcinfo, 0);
-	sink.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	sink.desc = RelationGetDescr(rel);
-	sink.values = palloc(sink.desc->natts * sizeof(Datum));
-	sink.isnull = palloc(sink.desc->natts * sizeof(bool));
-	NaradConsume(rel, NaradRelInfoCreate(rel, 0, 0), &args, emit_message,
-				 &sink);
+	call.sink.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	if (take_messages(rel, &call))
+	{
+		table_close(rel, NoLock);
+		return (Datum) 0;
+	}
+	if (call.wait > 0)
+	{
+		if (!PG_ARGISNULL(ARG_ACK))
+			NaradAckSettleEarly(PG_GETARG_ARRAYTYPE_P(ARG_ACK), "ack");
+		if (wait_for_messages(rel, &call) || call.channel == NULL)
+			return (Datum) 0;
+		rel = NaradArgTopic(fcinfo, 0, RowExclusiveLock);
+		check_topic(rel, &call);
+	}
+	if (call.channel != NULL)
+		leave_token(rel, &call);
 	table_close(rel, NoLock);
 	return (Datum) 0;
 }

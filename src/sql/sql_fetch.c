@@ -6,7 +6,8 @@
  * Owns:		nothing; changes nothing.
  * Invariants:	I7: records come in offset order, and none at or above the last
  *				stable offset, below which nothing may still commit.
- * Locks:		AccessShareLock on the topic, given back at the end.
+ * Locks:		AccessShareLock on the topic, given back at the end, and while it
+ *				waits.
  * Runs in:		any backend, during recovery too.
  * On error:	nothing to undo.
  *
@@ -28,6 +29,7 @@
 
 #include "log/log_meta.h"
 #include "log/log_read.h"
+#include "queue/queue_await.h"
 #include "queue/queue_topic.h"
 #include "sql/sql_args.h"
 
@@ -38,41 +40,63 @@
 #define ARG_WAIT			5
 #define ARG_MIN_BYTES		6
 
-typedef struct FetchArgs
+/* One call. */
+typedef struct FetchCall
 {
+	bool		bytes;			/* fetch_bytes */
+	const char *instead;		/* the other function */
 	int			partition;
-	NaradOffset from;
-	NaradOffset stable;
 	int			max_messages;
 	int			max_bytes;
-} FetchArgs;
+	int			min_bytes;
+	int64		wait;			/* us */
+	ReturnSetInfo *rsinfo;
+
+	/* What was read so far. */
+	NaradOffset next;
+	int			nmessages;
+	int64		nbytes;
+	bool		full;			/* the next one would exceed max_bytes */
+} FetchCall;
 
 PG_FUNCTION_INFO_V1(narad_fetch);
 PG_FUNCTION_INFO_V1(narad_fetch_bytes);
 PG_FUNCTION_INFO_V1(narad_offsets);
 
 static void
-take_arguments(FunctionCallInfo fcinfo, Relation rel, FetchArgs *args)
+take_arguments(FunctionCallInfo fcinfo, Relation rel, FetchCall *call)
 {
 	NaradOffset earliest;
 	NaradOffset end;
+	NaradOffset stable;
 	int64		from;
 
 	NaradArgNotNull(fcinfo, ARG_PARTITION, "partition");
 	NaradArgNotNull(fcinfo, ARG_FROM_OFFSET, "from_offset");
-	args->max_messages = NaradArgCount(fcinfo, ARG_MAX_MESSAGES,
+	call->max_messages = NaradArgCount(fcinfo, ARG_MAX_MESSAGES,
 									   "max_messages", 1);
-	args->max_bytes = NaradArgCount(fcinfo, ARG_MAX_BYTES, "max_bytes", 0);
-	NaradArgRefuseWait(fcinfo, ARG_WAIT);
-	if (NaradArgCount(fcinfo, ARG_MIN_BYTES, "min_bytes", 0) > 1)
-		NaradArgRefuseValue("min_bytes");
-	args->partition = NaradArgPartition(fcinfo, ARG_PARTITION, rel,
+	call->max_bytes = NaradArgCount(fcinfo, ARG_MAX_BYTES, "max_bytes", 0);
+	call->wait = NaradArgWait(fcinfo, ARG_WAIT, "wait");
+	call->min_bytes = NaradArgCount(fcinfo, ARG_MIN_BYTES, "min_bytes", 0);
+	call->partition = NaradArgPartition(fcinfo, ARG_PARTITION, rel,
 										NaradTopicPartitions(rel));
 	from = PG_GETARG_INT64(ARG_FROM_OFFSET);
-	NaradPartitionBounds(rel, NaradTopicInfo(rel), args->partition, &earliest,
-						 &end, &args->stable);
-	NaradArgCheckOffset(rel, args->partition, from, earliest, end);
-	args->from = from;
+	NaradPartitionBounds(rel, NaradTopicInfo(rel), call->partition, &earliest,
+						 &end, &stable);
+	NaradArgCheckOffset(rel, call->partition, from, earliest, end);
+	call->next = from;
+}
+
+/*
+ * May the caller read, and this way?
+ */
+static void
+check_topic(Relation rel, void *arg)
+{
+	FetchCall  *call = arg;
+
+	NaradTopicCheckAcl(rel, ACL_SELECT);
+	NaradTopicCheckValueType(rel, call->bytes, call->instead);
 }
 
 static void
@@ -85,57 +109,98 @@ put_record(ReturnSetInfo *rsinfo, Relation rel, HeapTuple tuple,
 }
 
 /*
- * Reads from an offset on, as many records as were asked for, and at least
- * one if there is one.
+ * Reads on, up to the last stable offset, as many records as were asked for,
+ * and at least one if there is one.
  */
 static void
-fetch_records(Relation rel, const FetchArgs *args, ReturnSetInfo *rsinfo)
+fetch_records(Relation rel, FetchCall *call, NaradOffset stable)
 {
 	int			natts = RelationGetDescr(rel)->natts;
 	Datum	   *values = palloc(natts * sizeof(Datum));
 	bool	   *isnull = palloc(natts * sizeof(bool));
 	NaradReader *reader;
-	NaradOffset offset = args->from;
-	int64		nbytes = 0;
-	int			nmessages = 0;
 
-	reader = NaradReaderBegin(rel, NaradTopicInfo(rel), args->partition, NULL);
-	while (offset < args->stable && nmessages < args->max_messages)
+	reader = NaradReaderBegin(rel, NaradTopicInfo(rel), call->partition, NULL);
+	while (call->next < stable && call->nmessages < call->max_messages)
 	{
 		NaradRead	read;
 
 		CHECK_FOR_INTERRUPTS();
-		NaradReaderRead(reader, offset, &read);
+		NaradReaderRead(reader, call->next, &read);
 		if (read.status == NARAD_READ_OK)
 		{
-			nbytes += read.tuple->t_len;
-			if (nmessages > 0 && nbytes > args->max_bytes)
+			if (call->nmessages > 0 &&
+				call->nbytes + read.tuple->t_len > call->max_bytes)
+			{
+				call->full = true;
 				break;
-			put_record(rsinfo, rel, read.tuple, values, isnull);
+			}
+			call->nbytes += read.tuple->t_len;
+			put_record(call->rsinfo, rel, read.tuple, values, isnull);
 			NaradReaderReset(reader);
-			nmessages++;
+			call->nmessages++;
 		}
 		else if (read.status != NARAD_READ_DEAD &&
 				 read.status != NARAD_READ_CORRUPT)
 			break;				/* not stable after all, or the end */
-		offset = read.next;
+		call->next = read.next;
 	}
 	NaradReaderEnd(reader);
+	pfree(values);
+	pfree(isnull);
+}
+
+/*
+ * Reads what there is; true if that is enough.
+ */
+static bool
+read_on(Relation rel, void *arg)
+{
+	FetchCall  *call = arg;
+	NaradOffset earliest;
+	NaradOffset end;
+	NaradOffset stable;
+
+	NaradPartitionBounds(rel, NaradTopicInfo(rel), call->partition, &earliest,
+						 &end, &stable);
+	if (call->nmessages == 0)
+		NaradArgCheckOffset(rel, call->partition, (int64) call->next, earliest,
+							end);
+	else if (call->next < earliest)
+		return true;			/* the next call will tell */
+	if (call->next < stable)
+		fetch_records(rel, call, stable);
+	return call->full || call->nmessages >= call->max_messages ||
+		call->nbytes >= call->min_bytes ||
+		call->nbytes >= call->max_bytes;
 }
 
 static Datum
 fetch(FunctionCallInfo fcinfo, bool bytes, const char *instead)
 {
 	Relation	rel = NaradArgTopic(fcinfo, 0, AccessShareLock);
-	FetchArgs	args;
+	FetchCall	call = {0};
+	NaradAwaitArgs await;
 
-	NaradTopicCheckAcl(rel, ACL_SELECT);
-	NaradTopicCheckValueType(rel, bytes, instead);
-	take_arguments(fcinfo, rel, &args);
+	call.bytes = bytes;
+	call.instead = instead;
+	check_topic(rel, &call);
+	take_arguments(fcinfo, rel, &call);
 	InitMaterializedSRF(fcinfo, 0);
-	if (args.from < args.stable)
-		fetch_records(rel, &args, (ReturnSetInfo *) fcinfo->resultinfo);
-	table_close(rel, AccessShareLock);
+	call.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	if (read_on(rel, &call) || call.wait == 0)
+	{
+		table_close(rel, AccessShareLock);
+		return (Datum) 0;
+	}
+	await.kind = NARAD_WAIT_READER;
+	await.group = NULL;
+	await.partition = call.partition;
+	await.wait = call.wait;
+	await.check = check_topic;
+	await.look = read_on;
+	await.arg = &call;
+	(void) NaradAwait(rel, &await);
 	return (Datum) 0;
 }
 

@@ -28,6 +28,7 @@
 #include "utils/fmgroids.h"
 
 #include "queue/queue_settle.h"
+#include "queue/queue_xact.h"
 #include "sql/sql_args.h"
 #include "sql/sql_settle.h"
 
@@ -167,6 +168,23 @@ NaradAckAll(ArrayType *receipts, const char *name)
 
 	parse_array(receipts, name, &list);
 	ack_list(&list);
+}
+
+/*
+ * For a call that acknowledged these, and is going to sleep: settles what can be
+ * settled now, and gives up its locks.
+ */
+void
+NaradAckSettleEarly(ArrayType *receipts, const char *name)
+{
+	ReceiptList list;
+	int			i;
+
+	if (!NaradXactSettleEarly())
+		return;
+	parse_array(receipts, name, &list);
+	for (i = 0; i < list.nreceipts; i++)
+		NaradSettleUnlock(&list.receipts[i]);
 }
 
 Datum

@@ -15,4 +15,7 @@
 /* All, or ERROR. */
 extern void NaradAckAll(ArrayType *receipts, const char *name);
 
+/* Before a sleep in the same call: settles them, where that may be. */
+extern void NaradAckSettleEarly(ArrayType *receipts, const char *name);
+
 #endif							/* SQL_SETTLE_H */

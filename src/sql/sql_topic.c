@@ -830,7 +830,14 @@ narad_alter_topic(PG_FUNCTION_ARGS)
 	if (change.is_given[NARAD_SETTING_ORDERING - 1])
 		LockRelation(rel, ShareRowExclusiveLock);
 	if (any_given(&change))
+	{
+		NaradRelInfo *info = NaradRelInfoGet(rel);
+
+		/* Caps may be higher. */
+		if (info != NULL)
+			NaradWaitServeAtCommit(info->topic_id);
 		write_settings(RelationGetRelid(rel), &change, false);
+	}
 	table_close(rel, NoLock);
 	PG_RETURN_VOID();
 }

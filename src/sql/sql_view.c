@@ -54,7 +54,7 @@
 #define TOPIC_COLUMNS		20
 #define PARTITION_COLUMNS	9
 #define SEGMENT_COLUMNS		10
-#define GROUP_COLUMNS		13
+#define GROUP_COLUMNS		14
 #define LEASE_COLUMNS		10
 
 /* What a partition's segments come to. */
@@ -614,19 +614,28 @@ peek_figures(Relation rel, const NaradGroupEntry *entry, int partition,
 }
 
 /*
- * The shard if it is in memory, or NULL.  The lock on the relation keeps what
+ * The group if it is in memory, or NULL.  The lock on the relation keeps what
  * is found.
  */
-static NaradShard *
-find_shard(NaradTopicId topic_id, NaradGroupId group_id, int partition)
+static NaradGroup *
+find_group(NaradTopicId topic_id, NaradGroupId group_id)
 {
 	NaradQueueTopic *topic;
-	NaradGroup *group;
 
 	if (RecoveryInProgress())
 		return NULL;
 	topic = NaradQueueTopicFind(topic_id);
-	group = topic != NULL ? NaradGroupById(topic, group_id) : NULL;
+	return topic != NULL ? NaradGroupById(topic, group_id) : NULL;
+}
+
+/*
+ * The same of a shard.
+ */
+static NaradShard *
+find_shard(NaradTopicId topic_id, NaradGroupId group_id, int partition)
+{
+	NaradGroup *group = find_group(topic_id, group_id);
+
 	return group != NULL ? NaradShardFind(group, group_id, partition) : NULL;
 }
 
@@ -636,6 +645,7 @@ put_group(TopicLook *look, const NaradGroupEntry *entry, int partition,
 {
 	Datum		values[GROUP_COLUMNS];
 	bool		isnull[GROUP_COLUMNS] = {false};
+	NaradGroup *group = find_group(look->meta.topic_id, entry->group_id);
 
 	values[0] = ObjectIdGetDatum(RelationGetRelid(look->rel));
 	values[1] = CStringGetTextDatum(entry->name);
@@ -652,6 +662,8 @@ put_group(TopicLook *look, const NaradGroupEntry *entry, int partition,
 	values[10] = BoolGetDatum(entry->paused != 0);
 	put_int64(figures->dead_lettered, values, isnull, 11);
 	put_int32(figures->dead_letters, values, isnull, 12);
+	put_int32(group != NULL ? NaradWaitCount(group, partition) :
+			  RecoveryInProgress() ? -1 : 0, values, isnull, 13);
 	put_row(look, values, isnull);
 }
 

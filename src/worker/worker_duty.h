@@ -40,6 +40,7 @@ typedef struct NaradDuty
 
 extern const NaradDuty NaradFrontierDuty;	/* worker_frontier.c */
 extern const NaradDuty NaradDeadLetterDuty; /* worker_deadletter.c */
+extern const NaradDuty NaradNotifyDuty; /* worker_notify.c */
 
 /* Sleeps until woken or so many milliseconds have passed (-1: for ever);
  * for duties at the clean stop.  May not return (interrupts). */

@@ -48,6 +48,7 @@
 
 /* In the order in which they run. */
 static const NaradDuty *const duties[] = {
+	&NaradNotifyDuty,
 	&NaradFrontierDuty,
 	&NaradDeadLetterDuty,
 };

@@ -2,7 +2,7 @@
  *
  * worker_utility.c
  *	  Keeps the workers out of the way of statements that need a database for
- *	  themselves.
+ *	  themselves, and tells waiters of the end of prepared transactions.
  *
  * DROP DATABASE, ALTER DATABASE ... RENAME or SET TABLESPACE, and CREATE
  * DATABASE with a template fail while anybody is connected to the database.
@@ -50,6 +50,7 @@
 
 #include "queue/queue_dirty.h"
 #include "queue/queue_topic.h"
+#include "queue/queue_wait.h"
 #include "worker/worker_utility.h"
 
 #define LEAVE_WAIT_MS	5000
@@ -229,6 +230,17 @@ run_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 								environment, dest, completion);
 }
 
+/*
+ * A prepared transaction has no callback at its end: who ends it wakes those who
+ * may wait for its messages.
+ */
+static bool
+ends_prepared(TransactionStmt *statement)
+{
+	return statement->kind == TRANS_STMT_COMMIT_PREPARED ||
+		statement->kind == TRANS_STMT_ROLLBACK_PREPARED;
+}
+
 static void
 worker_process_utility(PlannedStmt *pstmt, const char *query,
 					   bool read_only_tree, ProcessUtilityContext context,
@@ -237,6 +249,14 @@ worker_process_utility(PlannedStmt *pstmt, const char *query,
 {
 	Node	   *statement = pstmt->utilityStmt;
 
+	if (IsA(statement, TransactionStmt))
+	{
+		run_statement(pstmt, query, read_only_tree, context, params,
+					  environment, dest, completion);
+		if (ends_prepared((TransactionStmt *) statement))
+			NaradWaitServeDatabase();
+		return;
+	}
 	if (!IsA(statement, DropdbStmt) && !IsA(statement, RenameStmt) &&
 		!IsA(statement, AlterDatabaseStmt) && !IsA(statement, CreatedbStmt))
 	{

@@ -1,0 +1,326 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue_token.c
+ *	  Wishes to be notified, and what was promised.
+ *
+ * Owns:       NaradToken, from its being left to its NOTIFY.
+ * Invariants: I8: a token is spent once, when a message becomes available and
+ *             no waiter takes it; who spends it wakes the worker, which sends
+ *             the NOTIFY.  A NOTIFY that fails is sent again.
+ * Locks:      that of the group's part (see queue_wait.c, which serves).
+ * Runs in:    backends that leave tokens; the worker.  Tokens are spent in
+ *             transaction callbacks, which needs no memory: the token becomes
+ *             the hold.
+ * WAL:        none.
+ * On error:   53200 before anything is changed.
+ *
+ * A token is unique for its group, channel and backend: leaving it again only
+ * makes it live longer.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/timestamp.h"
+
+#include "base/base_memory.h"
+#include "queue/queue_settle.h"
+#include "queue/queue_shard.h"
+#include "queue/queue_token.h"
+
+/*
+ * NaradTokenFree
+ *
+ * Out of its list.  The lock is held.
+ */
+void
+NaradTokenFree(pg_atomic_uint32 *nwatching, NaradToken *token)
+{
+	dlist_delete(&token->node);
+	pg_atomic_fetch_sub_u32(nwatching, 1);
+	NaradFree(token);
+}
+
+/*
+ * NaradTokenExpire
+ *
+ * Frees the tokens of a group whose time is over.  The lock is held.
+ */
+void
+NaradTokenExpire(pg_atomic_uint32 *nwatching, NaradGroupWait *wait, int64 now)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &wait->tokens)
+	{
+		NaradToken *token = dlist_container(NaradToken, node, iter.cur);
+
+		if (token->until > now)
+			continue;
+		wait->ntokens--;
+		NaradTokenFree(nwatching, token);
+	}
+}
+
+/*
+ * NaradTokenFreeAll
+ *
+ * Frees all tokens and holds of a group that goes.  The lock is held.
+ */
+void
+NaradTokenFreeAll(pg_atomic_uint32 *nwatching, NaradGroupWait *wait)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &wait->tokens)
+		NaradTokenFree(nwatching, dlist_container(NaradToken, node, iter.cur));
+	dlist_foreach_modify(iter, &wait->holds)
+		NaradTokenFree(nwatching, dlist_container(NaradToken, node, iter.cur));
+	wait->ntokens = 0;
+	wait->nholds = 0;
+}
+
+/* This backend's token for a channel, or NULL.  The lock is held. */
+static NaradToken *
+find_mine(NaradGroupWait *wait, const char *channel)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &wait->tokens)
+	{
+		NaradToken *token = dlist_container(NaradToken, node, iter.cur);
+
+		if (token->pid == MyProcPid && strcmp(token->channel, channel) == 0)
+			return token;
+	}
+	return NULL;
+}
+
+static void
+fill_token(NaradToken *token, int partition, const char *channel, int64 ttl)
+{
+	token->is_token = true;
+	token->pid = MyProcPid;
+	token->partition = partition;
+	token->until = NaradDeadline(NaradClockNow(), ttl);
+	token->since = GetCurrentTimestamp();
+	token->deadline = token->since + ttl;
+	strlcpy(token->channel, channel, NAMEDATALEN);
+}
+
+/*
+ * NaradTokenLeave
+ *
+ * Leaves a token for a channel in a group, for `ttl` us.  The caller has the
+ * relation locked, no narad lock, and looks for messages afterwards.  ERROR
+ * 53200 if there is no memory, or the group has as many as it may; 42704 if it
+ * was dropped.
+ */
+void
+NaradTokenLeave(NaradGroup *group, NaradGroupId group_id, int partition,
+				const char *channel, int64 ttl)
+{
+	NaradGroupWait *wait = &group->wait;
+	NaradToken *made = NaradAllocOrError(sizeof(NaradToken), "a wake token");
+	NaradToken *mine;
+	pg_atomic_uint32 *nwatching;
+	bool		is_there;
+	bool		is_first = false;
+
+	fill_token(made, partition, channel, ttl);
+	nwatching = NaradWaitLock(group);
+	is_there = !group->dropped && group->group_id == group_id;
+	mine = is_there ? find_mine(wait, channel) : NULL;
+	if (mine != NULL)
+		fill_token(mine, partition, channel, ttl);
+	else if (is_there)
+	{
+		NaradTokenExpire(nwatching, wait, NaradClockNow());
+		if (wait->ntokens < NARAD_MAX_TOKENS)
+		{
+			pg_atomic_fetch_add_u32(nwatching, 1);
+			is_first = NaradWaitAddToken(group, made);
+			made = NULL;
+		}
+	}
+	NaradWaitUnlock(group);
+
+	if (!is_there)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("a consumer group was dropped while it was used")));
+	if (made != NULL)
+	{
+		NaradFree(made);
+		if (mine == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_OUT_OF_MEMORY),
+					 errmsg("too many wake tokens of a consumer group"),
+					 errdetail("A group may have %d of them.",
+							   NARAD_MAX_TOKENS)));
+	}
+
+	/* Waker: makes available, barrier, looks for tokens. */
+	pg_memory_barrier();
+	if (is_first)
+		NaradWaitArm(group, group_id);
+}
+
+/*
+ * NaradTokenTakeBack
+ *
+ * A message was found after all.  One that was spent meanwhile stays so, and its
+ * hold ends as if nobody had come.
+ */
+void
+NaradTokenTakeBack(NaradGroup *group, const char *channel)
+{
+	pg_atomic_uint32 *nwatching = NaradWaitLock(group);
+	NaradToken *mine = find_mine(&group->wait, channel);
+
+	if (mine != NULL)
+	{
+		group->wait.ntokens--;
+		NaradTokenFree(nwatching, mine);
+	}
+	NaradWaitUnlock(group);
+}
+
+/* ----------------------------------------------------------------
+ *		The worker
+ * ----------------------------------------------------------------
+ */
+
+typedef struct UnsentList
+{
+	NaradNotice *notices;
+	int			nnotices;
+	int			max;
+} UnsentList;
+
+static bool
+collect_unsent(NaradGroup *group, pg_atomic_uint32 *nwatching, void *arg)
+{
+	UnsentList *list = arg;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &group->wait.holds)
+	{
+		NaradToken *token = dlist_container(NaradToken, node, iter.cur);
+
+		if (!token->is_token || token->is_sent)
+			continue;
+		if (list->nnotices == list->max)
+			return false;
+		list->notices[list->nnotices].serial = token->serial;
+		strlcpy(list->notices[list->nnotices++].channel, token->channel,
+				NAMEDATALEN);
+	}
+	return true;
+}
+
+/*
+ * NaradTokenUnsent
+ *
+ * Copies up to max tokens of this database that were spent and whose NOTIFY was
+ * not sent.
+ */
+int
+NaradTokenUnsent(NaradNotice *notices, int max)
+{
+	UnsentList	list = {notices, 0, max};
+
+	NaradWaitForEachGroup(collect_unsent, &list);
+	return list.nnotices;
+}
+
+static bool
+mark_sent(NaradGroup *group, pg_atomic_uint32 *nwatching, void *arg)
+{
+	UnsentList *list = arg;
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &group->wait.holds)
+	{
+		NaradToken *token = dlist_container(NaradToken, node, iter.cur);
+
+		for (int i = 0; i < list->nnotices; i++)
+		{
+			if (list->notices[i].serial != token->serial)
+				continue;
+			token->is_sent = true;
+			if (!token->is_held)
+				NaradTokenFree(nwatching, token);
+			break;
+		}
+	}
+	return true;
+}
+
+/*
+ * NaradTokenSent
+ *
+ * The NOTIFY of these was sent, and committed.
+ */
+void
+NaradTokenSent(const NaradNotice *notices, int nnotices)
+{
+	UnsentList	list = {unconstify(NaradNotice *, notices), nnotices, nnotices};
+
+	NaradWaitForEachGroup(mark_sent, &list);
+}
+
+typedef struct DueList
+{
+	NaradMinded *groups;
+	int			ngroups;
+	int			max;
+	int64		now;
+	int64		next;
+} DueList;
+
+static bool
+collect_due(NaradGroup *group, pg_atomic_uint32 *nwatching, void *arg)
+{
+	DueList    *list = arg;
+	uint64		armed = pg_atomic_read_u64(&group->wait.armed);
+
+	if (group->wait.keeper >= 0)
+		return true;
+	if (armed > (uint64) list->now)
+	{
+		if (armed < (uint64) list->next)
+			list->next = (int64) armed;
+		return true;
+	}
+	if (list->ngroups == list->max)
+	{
+		list->next = list->now;
+		return false;
+	}
+	list->groups[list->ngroups].relid =
+		pg_atomic_read_u32(&group->topic->relid);
+	list->groups[list->ngroups].topic_id = group->topic->topic_id;
+	list->groups[list->ngroups++].group_id = group->group_id;
+	return true;
+}
+
+/*
+ * NaradTokenDue
+ *
+ * Copies the keys of up to max groups of this database that have tokens or holds
+ * but no waiter, and a deadline that has come.  *next is when to ask again, at
+ * most what it was.
+ */
+int
+NaradTokenDue(NaradMinded *groups, int max, int64 now, int64 *next)
+{
+	DueList		list = {groups, 0, max, now, *next};
+
+	NaradWaitForEachGroup(collect_due, &list);
+	*next = list.next;
+	return list.ngroups;
+}
