@@ -28,6 +28,7 @@ OBJS = \
 	src/log/log_partition.o \
 	src/log/log_read.o \
 	src/log/log_record.o \
+	src/log/log_retain.o \
 	src/log/log_scan.o \
 	src/log/log_segment.o \
 	src/log/log_tableam.o \
@@ -48,6 +49,7 @@ OBJS = \
 	src/queue/queue_load.o \
 	src/queue/queue_page.o \
 	src/queue/queue_receipt.o \
+	src/queue/queue_retain.o \
 	src/queue/queue_seek.o \
 	src/queue/queue_set.o \
 	src/queue/queue_settle.o \
@@ -63,6 +65,7 @@ OBJS = \
 	src/worker/worker_launcher.o \
 	src/worker/worker_main.o \
 	src/worker/worker_notify.o \
+	src/worker/worker_retention.o \
 	src/worker/worker_utility.o \
 	src/sql/sql_admin.o \
 	src/sql/sql_args.o \

@@ -535,6 +535,7 @@ CREATE FUNCTION narad._groups(
 	OUT scheduled integer,
 	OUT acked_ahead_ranges integer,
 	OUT unpersisted_ranges bigint,
+	OUT lost_to_retention bigint,
 	OUT paused boolean,
 	OUT dead_lettered bigint,
 	OUT dead_letters_waiting integer,
@@ -586,8 +587,8 @@ COMMENT ON COLUMN narad.topics.partitions IS 'number of partitions';
 COMMENT ON COLUMN narad.topics.messages IS 'offsets between the earliest and the end, over all partitions: at least the number of messages';
 COMMENT ON COLUMN narad.topics.bytes IS 'size of the file';
 COMMENT ON COLUMN narad.topics.value_type IS 'type of the column value';
-COMMENT ON COLUMN narad.topics.retention IS 'age to which messages are to be kept (not enforced yet)';
-COMMENT ON COLUMN narad.topics.retention_bytes IS 'bytes to which a partition is to be kept (not enforced yet); null: no limit';
+COMMENT ON COLUMN narad.topics.retention IS 'age beyond which messages may be dropped';
+COMMENT ON COLUMN narad.topics.retention_bytes IS 'bytes of newer messages behind which those of a partition may be dropped; null: no limit';
 COMMENT ON COLUMN narad.topics.visibility_timeout IS 'how long a lease lives, unless the consumer says';
 COMMENT ON COLUMN narad.topics.max_deliveries IS 'deliveries after which a message is given up; null: never';
 COMMENT ON COLUMN narad.topics.dead_letter_topic IS 'where messages go that were given up';
@@ -599,7 +600,7 @@ COMMENT ON COLUMN narad.topics.dedup_window IS 'how long deduplication ids are r
 COMMENT ON COLUMN narad.topics.max_in_flight IS 'leases a group may have in a partition';
 COMMENT ON COLUMN narad.topics.max_acked_ahead IS 'unsettled messages below the highest settled one that a group may have in a partition';
 COMMENT ON COLUMN narad.topics.segment_size IS 'bytes of a segment';
-COMMENT ON COLUMN narad.topics.segment_age IS 'age at which a segment is sealed (not enforced yet)';
+COMMENT ON COLUMN narad.topics.segment_age IS 'age of its first message at which a segment is sealed';
 
 CREATE VIEW narad.partitions AS
 SELECT topic, partition, earliest, end_offset, last_stable, epoch, segments,
@@ -618,8 +619,8 @@ COMMENT ON COLUMN narad.partitions.corrupt_records IS 'damaged records met since
 
 CREATE VIEW narad.groups AS
 SELECT topic, consumer_group, partition, frontier, end_offset, in_flight,
-	acked_ahead_ranges, unpersisted_ranges, scheduled, waiters, paused, returned,
-	dead_lettered, dead_letters_waiting
+	acked_ahead_ranges, unpersisted_ranges, scheduled, waiters,
+	lost_to_retention, paused, returned, dead_lettered, dead_letters_waiting
 FROM narad._groups();
 COMMENT ON VIEW narad.groups IS 'consumer groups, one row for each partition';
 COMMENT ON COLUMN narad.groups.topic IS 'table of the topic';
@@ -635,6 +636,7 @@ COMMENT ON COLUMN narad.groups.dead_letters_waiting IS 'messages to be given up 
 COMMENT ON COLUMN narad.groups.acked_ahead_ranges IS 'ranges of settled offsets above the frontier; null if the group was not used since the server started';
 COMMENT ON COLUMN narad.groups.unpersisted_ranges IS 'changes since the state page was last written: at least the number of ranges settled that it does not have';
 COMMENT ON COLUMN narad.groups.waiters IS 'waiting backends that may be given a message of the partition';
+COMMENT ON COLUMN narad.groups.lost_to_retention IS 'offsets that retention dropped before the group had settled them: at least the number of messages';
 COMMENT ON COLUMN narad.groups.paused IS 'the group is handed out nothing';
 
 CREATE VIEW narad.leases AS
@@ -737,6 +739,17 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10;
 COMMENT ON FUNCTION narad.verify(regclass)
 IS 'look at all pages and records of a topic, and at its leases: a row for each damage, and none when all is well';
 
+-- Not strict: NULL stands for all topics.
+CREATE FUNCTION narad.apply_retention(
+	topic regclass DEFAULT NULL,
+	OUT segments_freed integer,
+	OUT messages_dropped bigint)
+RETURNS record
+AS 'MODULE_PATHNAME', 'narad_apply_retention'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION narad.apply_retention(regclass)
+IS 'drop now what the settings of a topic, or of all that the caller owns, do not keep; not undone by rollback';
+
 -- Not strict, both of them: a NULL argument is an error.
 CREATE FUNCTION narad.offset_for_time(
 	topic regclass,
@@ -795,6 +808,7 @@ REVOKE ALL ON TABLE narad.segments FROM PUBLIC;
 GRANT SELECT ON TABLE narad.segments TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
 	narad.verify(regclass),
+	narad.apply_retention(regclass),
 	narad.offset_for_time(regclass, integer, timestamp with time zone),
 	narad.offset_for_epoch(regclass, integer, integer),
 	narad._segments()

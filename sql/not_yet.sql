@@ -19,17 +19,15 @@ SELECT narad.create_topic('not_yet');
 SELECT count(*) FROM narad.produce('not_yet', '1');
 SELECT receipt AS receipt FROM narad.consume('not_yet') \gset
 SELECT pg_temp.attempt(format('SELECT narad.create_topic(''not_yet_new'', %s)', a)) FROM unnest(ARRAY[
-	'cleanup => ''settled''', 'dedup_window => ''1 min''', 'segment_age => ''1 hour''']) a;
+	'dedup_window => ''1 min''']) a;
 SELECT pg_temp.attempt(format('SELECT narad.alter_topic(''not_yet'', %s)', a)) FROM unnest(ARRAY[
-	'cleanup => ''settled''', 'dedup_window => ''1 min''',
-	'segment_age => ''1 hour''']) a;
+	'dedup_window => ''1 min''']) a;
 -- Values that will never be allowed are told apart.
 SELECT pg_temp.attempt(format('SELECT narad.alter_topic(''not_yet'', %s)', a)) FROM unnest(ARRAY[
-	'ordering => ''random''', 'cleanup => ''''', 'dedup_window => ''0''',
-	'segment_age => ''-1 day''']) a;
+	'ordering => ''random''', 'dedup_window => ''0''']) a;
 -- The defaults may be given.
 SELECT narad.alter_topic('not_yet', ordering => 'none',
-	cleanup => 'retain', dedup_window => '5 min', segment_age => '24:00');
+	dedup_window => '5 min');
 SELECT count(*) FROM narad.topic_settings WHERE topic = 'not_yet'::regclass;
 SELECT pg_temp.attempt('SELECT narad.' || a) FROM unnest(ARRAY[
 	'produce(''not_yet'', ''1'', deliver_after => ''0'')', 'produce(''not_yet'', ''1'', deliver_at => now())',

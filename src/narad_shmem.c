@@ -24,6 +24,7 @@
 #include "base/base_lock.h"
 #include "base/base_memory.h"
 #include "base/base_stop.h"
+#include "log/log_retain.h"
 #include "log/log_topic.h"
 #include "narad_shmem.h"
 #include "queue/queue_shard.h"
@@ -41,6 +42,7 @@ request_shmem(void)
 
 	size = NaradMemoryShmemSize();
 	size = add_size(size, NaradLogTopicShmemSize());
+	size = add_size(size, NaradRetainShmemSize());
 	size = add_size(size, NaradQueueShmemSize());
 #ifdef NARAD_TESTING
 	size = add_size(size, NaradStopShmemSize());
@@ -61,6 +63,7 @@ startup_shmem(void)
 	NaradLockShmemInit();
 	NaradMemoryShmemInit();
 	NaradLogTopicShmemInit();
+	NaradRetainShmemInit();
 	NaradQueueShmemInit();
 #ifdef NARAD_TESTING
 	NaradStopShmemInit();

@@ -59,6 +59,7 @@
 #include "log/log_append.h"
 #include "log/log_hull.h"
 #include "log/log_page.h"
+#include "log/log_retain.h"
 #include "log/log_segment.h"
 #include "log/log_xlog.h"
 
@@ -85,6 +86,7 @@ typedef struct AppendState
 								 * segment to be sealed */
 	int			new_misses;		/* how often new_pin was another page */
 
+	bool		begun;			/* a segment: retention is to be told */
 	bool		gave_up;		/* to be reported: the last page is damaged */
 	BlockNumber damaged_block;
 } AppendState;
@@ -94,6 +96,7 @@ typedef struct AppendNeed
 {
 	bool		segment;		/* a ready spare, of at least ... */
 	uint32		segment_pages;	/* ... so many pages; set before the try */
+	bool		lower;			/* no spare behind a free slot */
 	uint32		prepared;		/* pages of the open segment that must exist */
 	bool		new_page;		/* a pin on this block: */
 	BlockNumber new_block;
@@ -168,6 +171,17 @@ leave_gate(NaradLogPartition *part)
 	my_gate = NULL;
 }
 
+/* Others may prepare. */
+static void
+end_preparing(NaradLogPartition *part)
+{
+	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+	part->preparing = false;
+	my_preparing = NULL;
+	LWLockRelease(&part->tail_lock);
+	ConditionVariableBroadcast(&part->gate_cv);
+}
+
 /*
  * NaradAppendAtAbort
  *
@@ -191,14 +205,7 @@ NaradAppendAtAbort(void)
 		ConditionVariableBroadcast(&part->gate_cv);
 	}
 	if (my_preparing != NULL)
-	{
-		part = my_preparing;
-		LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
-		part->preparing = false;
-		my_preparing = NULL;
-		LWLockRelease(&part->tail_lock);
-		ConditionVariableBroadcast(&part->gate_cv);
-	}
+		end_preparing(my_preparing);
 }
 
 /* ---- preparing space ------------------------------------------------- */
@@ -271,7 +278,7 @@ write_prepared(AppendState *state, const NaradSegmentRef *ref, uint32 prepared)
 	NaradEntryChange change;
 
 	change.ref = ref;
-	NaradSegmentReadEntry(state->rel, ref, &change.entry);
+	NaradSegmentReadOwnEntry(state->rel, ref, &change.entry);
 	if (change.entry.pages_prepared < prepared)
 	{
 		change.entry.pages_prepared = prepared;
@@ -280,19 +287,36 @@ write_prepared(AppendState *state, const NaradSegmentRef *ref, uint32 prepared)
 	}
 }
 
+/* Nobody opens the spare any more; false if somebody did before. */
+static bool
+give_up_spare(NaradLogPartition *part, const NaradSegmentRef *spare)
+{
+	bool		is_ours;
+
+	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+	is_ours = part->has_spare && part->spare.first_block == spare->first_block;
+	if (is_ours)
+	{
+		part->has_spare = false;
+		part->spare_prepared = 0;
+	}
+	LWLockRelease(&part->tail_lock);
+	return is_ours;
+}
+
 /*
- * Reserves a spare of at least so many pages, if there is none, and makes its
+ * Reserves a spare as it is needed, if there is none such, and makes its
  * first run.  It is remembered before the run is made: when the disk is full,
  * the next try goes on from there.
  */
 static void
-prepare_spare(AppendState *state, uint32 need_pages)
+prepare_spare(AppendState *state, const AppendNeed *need)
 {
 	NaradLogPartition *part = state->part;
 	NaradSegmentRef spare;
 	bool		has_spare;
 	bool		has_pages;
-	bool		too_small = false;
+	bool		unwanted;
 	uint64		sequence;
 	uint32		run;
 	Buffer		directory;
@@ -302,19 +326,21 @@ prepare_spare(AppendState *state, uint32 need_pages)
 	has_spare = part->has_spare;
 	has_pages = part->spare_prepared > 0;
 	sequence = part->next_sequence;
-	if (has_spare && spare.npages < need_pages)
-	{
-		too_small = true;
-		has_spare = part->has_spare = false;
-		part->spare_prepared = 0;
-	}
 	LWLockRelease(&part->tail_lock);
 
-	if (too_small)
+	unwanted = has_spare &&
+		(spare.npages < need->segment_pages ||
+		 (need->lower && spare.size_class == NARAD_CLASS_WHOLE &&
+		  NaradSegmentFreeBefore(state->rel, state->topic,
+								 spare.first_block)));
+	if (unwanted && give_up_spare(part, &spare))
+	{
 		NaradSegmentFree(state->rel, state->topic, &spare);
+		has_spare = false;
+	}
 	if (!has_spare)
 	{
-		int			size_class = NaradClassFor(sequence, need_pages,
+		int			size_class = NaradClassFor(sequence, need->segment_pages,
 											   state->topic->segment_pages);
 
 		NaradSegmentAllocate(state->rel, state->topic, size_class,
@@ -331,8 +357,8 @@ prepare_spare(AppendState *state, uint32 need_pages)
 	/* Nobody opens it before it has pages, so it is still the spare. */
 	ensure_map_room(part);
 	run = run_length(&spare, 0);
-	NaradSegmentPreparePages(state->rel, spare.first_block, 0, run,
-							 state->strategy);
+	NaradSegmentPreparePages(state->rel, spare.first_block,
+							 spare.pages_recycled, 0, run, state->strategy);
 	directory = ReadBuffer(state->rel, spare.dir_block);
 	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
 	part->spare_oldest_xid = NaradOldestRunningXid();
@@ -364,8 +390,8 @@ prepare_run(AppendState *state, uint32 need)
 	LWLockRelease(&part->tail_lock);
 
 	to = Min(Max(from + run_length(&open, from), need), open.npages);
-	NaradSegmentPreparePages(state->rel, open.first_block, from, to,
-							 state->strategy);
+	NaradSegmentPreparePages(state->rel, open.first_block,
+							 open.pages_recycled, from, to, state->strategy);
 
 	/* Unless the segment was sealed meanwhile. */
 	directory = ReadBuffer(state->rel, open.dir_block);
@@ -404,14 +430,10 @@ prepare(AppendState *state, const AppendNeed *need)
 
 	NARAD_STOP("append-prepare");
 	if (make_spare)
-		prepare_spare(state, need->segment_pages);
+		prepare_spare(state, need);
 	prepare_run(state, need->prepared);
 
-	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
-	part->preparing = false;
-	my_preparing = NULL;
-	LWLockRelease(&part->tail_lock);
-	ConditionVariableBroadcast(&part->gate_cv);
+	end_preparing(part);
 }
 
 /* ---- pins ------------------------------------------------------------ */
@@ -573,13 +595,16 @@ seal_entry(AppendState *state, NaradSegmentEntry *entry)
 {
 	NaradLogPartition *part = state->part;
 
-	NaradSegmentReadEntry(state->rel, &part->open, entry);
+	NaradSegmentReadOwnEntry(state->rel, &part->open, entry);
 	entry->state = NARAD_SEGMENT_SEALED;
 	entry->end_offset = next_first_offset(part);
 	entry->first_time = part->first_time;
 	entry->last_time = part->last_time;
 	entry->newest_xid = part->newest_xid;
 	entry->pages_used = part->next_page;
+	if (part->imported)
+		entry->kept_day = (uint16)
+			Max(GetCurrentTimestamp() / USECS_PER_DAY + 1, 0);
 }
 
 /* The spare's entry once it is open.  Tail lock. */
@@ -594,9 +619,11 @@ open_entry(AppendState *state, NaradSegmentEntry *entry)
 	entry->partition = part->partition;
 	entry->sequence = part->next_sequence;
 	entry->first_offset = next_first_offset(part);
+	entry->last_time = part->last_time;
 	entry->oldest_xid = part->spare_oldest_xid;
 	entry->pages_prepared = part->spare_prepared;
 	entry->epoch = pg_atomic_read_u32(&state->topic->epoch);
+	entry->recycled_units = part->spare.pages_recycled / NARAD_UNIT_PAGES;
 }
 
 /*
@@ -634,7 +661,10 @@ open_next_segment(AppendState *state)
 	spare.first_offset = entry.first_offset;
 	LWLockAcquire(&part->map_lock, LW_EXCLUSIVE);
 	if (part->has_open)
+	{
 		part->map[part->nmap - 1].state = NARAD_SEGMENT_SEALED;
+		part->map[part->nmap - 1].pages_used = part->next_page;
+	}
 	part->map[part->nmap++] = spare;
 	LWLockRelease(&part->map_lock);
 
@@ -646,6 +676,7 @@ open_next_segment(AppendState *state)
 	part->newest_xid = 0;
 	part->first_time = part->last_time;
 	part->must_seal = false;
+	part->imported = false;
 	part->has_open = true;
 	part->has_spare = false;
 	part->spare_prepared = 0;
@@ -661,7 +692,11 @@ record_time(AppendState *state, const NaradAppendItem *item, int64 now)
 
 	if (item->explicit_offset != NARAD_INVALID_OFFSET &&
 		!TIMESTAMP_NOT_FINITE(item->explicit_time))
+	{
+		if (Max(item->explicit_time, last) < now - NARAD_IMPORT_AGE)
+			state->part->imported = true;
 		return Max(item->explicit_time, last);
+	}
 	if (last > now)
 	{
 		state->clock_behind = Max(state->clock_behind, last - now);
@@ -776,7 +811,11 @@ advance_tail(AppendState *state, Buffer buffer, bool init, int64 time)
 	if (init)
 	{
 		if (part->next_page == 0)
+		{
 			part->first_time = time;
+			part->age_from = GetCurrentTimestamp();
+			state->begun = true;
+		}
 		part->next_page++;
 		pg_atomic_write_u32(&part->tail_buffer, buffer);
 		pg_atomic_write_u32(&part->tail_block, BufferGetBlockNumber(buffer));
@@ -1319,6 +1358,110 @@ NaradAppend(Relation rel, NaradRelInfo *info, int partition,
 			done += append_page(&state, items + done, nitems - done);
 	}
 	report_clock(&state);
+	if (state.begun)
+		NaradRetainWant(state.topic);
+}
+
+/* ---- rolling --------------------------------------------------------- */
+
+/*
+ * Is the open segment to be sealed though it is not full?  One with records
+ * if the first came so long ago; one without, which stands in the way of what lies
+ * before it, if that is asked for.  Never in the middle of a large record.
+ * Tail lock.
+ */
+static bool
+roll_is_due(const NaradLogPartition *part, int64 before, bool empty)
+{
+	if (!part->has_open || part->gate_owner != 0)
+		return false;
+	return part->next_page > 0 ? part->age_from <= before : empty;
+}
+
+/*
+ * NaradAppendRoll
+ *
+ * Seals a partition's open segment, if its first record came before a time, or
+ * (empty) it holds none, and opens the next one, at the lowest free place,
+ * which then says where the partition ends.  False if there is no reason to.
+ * info is attached; RowExclusiveLock, no narad lock.  Errors as NaradAppend.
+ */
+bool
+NaradAppendRoll(Relation rel, NaradRelInfo *info, int partition, int64 before,
+				bool empty)
+{
+	AppendState state = {0};
+	AppendNeed	lower = {0};
+	NaradLogPartition *part = NaradLogPartitionFind(info->shared, partition);
+	bool		is_due;
+	bool		rolled = false;
+
+	if (part == NULL)
+		return false;
+	LWLockAcquire(&part->tail_lock, LW_SHARED);
+	is_due = roll_is_due(part, before, empty);
+	LWLockRelease(&part->tail_lock);
+	if (!is_due)
+		return false;
+
+	state.rel = rel;
+	state.topic = info->shared;
+	state.part = part;
+	NaradLogTopicSettleEpoch(rel, state.topic);
+	lower.segment = lower.lower = true;
+	prepare(&state, &lower);
+	while (is_due && !rolled)
+	{
+		AppendNeed	need = {0};
+
+		CHECK_FOR_INTERRUPTS();
+		LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+		is_due = roll_is_due(part, before, empty);
+		if (is_due && (!part->has_spare || part->spare_prepared == 0))
+			need.segment = true;
+		else if (is_due && directory_is_pinned(&state, &need))
+		{
+			open_next_segment(&state);
+			rolled = true;
+		}
+		LWLockRelease(&part->tail_lock);
+		pin_needed(&state, &need);
+		if (need.segment)
+			prepare(&state, &need);
+	}
+	release_pins(&state);
+	return rolled;
+}
+
+/*
+ * NaradAppendDropSpare
+ *
+ * Gives a partition's spare back, if it has one and nobody prepares it just
+ * now.  info is attached; RowExclusiveLock, no narad lock.
+ */
+void
+NaradAppendDropSpare(Relation rel, NaradRelInfo *info, int partition)
+{
+	NaradLogPartition *part = NaradLogPartitionFind(info->shared, partition);
+	NaradSegmentRef spare;
+
+	if (part == NULL)
+		return;
+	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+	if (part->preparing || !part->has_spare)
+	{
+		LWLockRelease(&part->tail_lock);
+		return;
+	}
+	part->preparing = true;
+	my_preparing = part;
+	spare = part->spare;
+	part->has_spare = false;
+	part->spare_prepared = 0;
+	LWLockRelease(&part->tail_lock);
+
+	NaradSegmentFree(rel, info->shared, &spare);
+	end_preparing(part);
 }
 
 /*

@@ -40,6 +40,18 @@ extern void NaradAppend(Relation rel, NaradRelInfo *info, int partition,
 						NaradAppendItem **items, int nitems, CommandId cid,
 						BufferAccessStrategy strategy);
 
+/*
+ * Seals a partition's open segment, of which the first record came before a
+ * time, or (empty) which holds none, and opens the next.  False if it need not
+ * be.  Locks and errors as NaradAppend.
+ */
+extern bool NaradAppendRoll(Relation rel, NaradRelInfo *info, int partition,
+							int64 before, bool empty);
+
+/* Gives up a partition's spare, unless somebody is preparing it; same locks. */
+extern void NaradAppendDropSpare(Relation rel, NaradRelInfo *info,
+								 int partition);
+
 /* The stable hash of the format: key bytes to partition. */
 extern int	NaradPartitionForKey(const char *key, int len, int npartitions);
 

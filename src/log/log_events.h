@@ -30,6 +30,12 @@ typedef struct NaradLogEvents
 									uint64 nrecords, bool is_commit);
 
 	/*
+	 * Retention has, or may have, something to do for a topic of a database.
+	 * No narad lock is held.  Must not error; need not have memory.
+	 */
+	void		(*retention_wanted) (Oid database);
+
+	/*
 	 * TRUNCATE makes a new file: groups of the old one are carried over by
 	 * storage.  Nothing to do for the queue but to know the old id is going.
 	 */

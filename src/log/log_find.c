@@ -49,11 +49,11 @@ typedef struct Finder
 	NaradSegmentRef *refs;		/* all segments, in order */
 	int			nrefs;
 	PGAlignedBlock page;		/* last one probed */
-}			Finder;
+} Finder;
 
 /* A copy of the partition's map; memory is got without the lock. */
 static void
-copy_map(Finder * finder)
+copy_map(Finder *finder)
 {
 	NaradLogPartition *part = finder->part;
 	uint32		capacity = 64;
@@ -76,7 +76,7 @@ copy_map(Finder * finder)
 }
 
 static void
-begin_finder(Finder * finder, Relation rel, NaradRelInfo *info, int partition)
+begin_finder(Finder *finder, Relation rel, NaradRelInfo *info, int partition)
 {
 	if (info->shared == NULL && !RecoveryInProgress())
 		info = NaradRelInfoAttach(rel);
@@ -101,7 +101,7 @@ begin_finder(Finder * finder, Relation rel, NaradRelInfo *info, int partition)
 
 /* False if the segment's place has been given to another meanwhile. */
 static bool
-read_segment(Finder * finder, int i, NaradSegmentEntry *entry)
+read_segment(Finder *finder, int i, NaradSegmentEntry *entry)
 {
 	const NaradSegmentRef *ref = &finder->refs[i];
 
@@ -117,7 +117,7 @@ read_segment(Finder * finder, int i, NaradSegmentEntry *entry)
  * of which the ones in use come first.
  */
 static uint32
-used_pages(Finder * finder, int i, bool *exact)
+used_pages(Finder *finder, int i, bool *exact)
 {
 	NaradLogPartition *part = finder->part;
 	NaradSegmentEntry entry;
@@ -141,7 +141,7 @@ used_pages(Finder * finder, int i, bool *exact)
 }
 
 static NaradPageStatus
-probe_page(Finder * finder, int i, uint32 page_no)
+probe_page(Finder *finder, int i, uint32 page_no)
 {
 	const NaradSegmentRef *ref = &finder->refs[i];
 
@@ -155,7 +155,7 @@ probe_page(Finder * finder, int i, uint32 page_no)
  * `high`.
  */
 static uint32
-next_page(Finder * finder, int i, uint32 page_no, uint32 high, bool exact)
+next_page(Finder *finder, int i, uint32 page_no, uint32 high, bool exact)
 {
 	for (; page_no < high; page_no++)
 	{
@@ -173,7 +173,7 @@ next_page(Finder * finder, int i, uint32 page_no, uint32 high, bool exact)
 
 /* The last readable page that begins before a time, or NO_PAGE. */
 static uint32
-last_page_before(Finder * finder, int i, int64 time, uint32 npages, bool exact)
+last_page_before(Finder *finder, int i, int64 time, uint32 npages, bool exact)
 {
 	uint32		low = 0;
 	uint32		high = npages;
@@ -201,7 +201,7 @@ last_page_before(Finder * finder, int i, int64 time, uint32 npages, bool exact)
  * there is none, and *offset is then one past the last.
  */
 static bool
-search_items(Finder * finder, int64 time, NaradOffset *offset)
+search_items(Finder *finder, int64 time, NaradOffset *offset)
 {
 	Page		page = (Page) finder->page.data;
 	const NaradDataSpecial *special = NaradDataPageSpecial(page);
@@ -224,7 +224,7 @@ search_items(Finder * finder, int64 time, NaradOffset *offset)
 
 /* The first record of a segment at or past a time; false if none is there. */
 static bool
-search_segment(Finder * finder, int i, int64 time, NaradOffset *offset)
+search_segment(Finder *finder, int i, int64 time, NaradOffset *offset)
 {
 	bool		exact;
 	uint32		npages = used_pages(finder, i, &exact);
@@ -246,7 +246,7 @@ search_segment(Finder * finder, int i, int64 time, NaradOffset *offset)
 
 /* The end of the partition: in memory, or from its last segment. */
 static NaradOffset
-find_end(Finder * finder)
+find_end(Finder *finder)
 {
 	NaradSegmentEntry entry;
 	NaradMetaData meta;

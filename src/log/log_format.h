@@ -135,14 +135,19 @@ typedef struct NaradSegmentEntry
 	NaradOffset first_offset;	/* open, sealed: lowest offset it may hold */
 	NaradOffset end_offset;		/* sealed: one past the highest */
 	int64		first_time;		/* sealed: produced_at of its first record */
-	int64		last_time;		/* sealed: and of its last */
+	int64		last_time;		/* sealed: and of its last; open: of the last
+								 * one before it, or PG_INT64_MIN */
 	uint64		oldest_xid;		/* FullTransactionId: lower bound of all */
 	uint64		newest_xid;		/* FullTransactionId: sealed: upper bound */
 	uint32		pages_prepared; /* pages that exist on disk; META: in use;
 								 * SPLIT: directory pages written */
 	uint32		pages_used;		/* sealed: pages that hold records */
 	uint32		epoch;			/* metapage's when it was opened */
-	uint32		reserved[1];
+	uint16		recycled_units; /* whole slots: so many first units were in
+								 * use by segments before; free ones too */
+	uint16		kept_day;		/* sealed: not 0: holds times that inserters
+								 * brought; its age counts from this day on,
+								 * since 2000-01-01 UTC */
 } NaradSegmentEntry;
 
 StaticAssertDecl(sizeof(NaradSegmentEntry) == 80, "segment entry");

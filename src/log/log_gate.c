@@ -477,7 +477,7 @@ object_created(Oid class_id, Oid oid, int sub_id)
 
 static void
 object_altered(Oid class_id, Oid oid, int sub_id,
-			   const ObjectAccessPostAlter * alter)
+			   const ObjectAccessPostAlter *alter)
 {
 	if (class_id == RelationRelationId)
 		check_altered_column(oid, sub_id);
@@ -507,7 +507,7 @@ gate_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
  */
 
 static bool
-is_vacuum_full_of_all(const VacuumStmt * vacuum)
+is_vacuum_full_of_all(const VacuumStmt *vacuum)
 {
 	ListCell   *cell;
 
@@ -573,7 +573,7 @@ without_topics(PlannedStmt *pstmt)
 }
 
 static void
-check_foreign_key(const Constraint * constraint)
+check_foreign_key(const Constraint *constraint)
 {
 	Oid			relid;
 

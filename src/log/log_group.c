@@ -73,11 +73,11 @@ typedef struct GroupKey
 {
 	const char *name;			/* a live group's, or NULL */
 	NaradGroupId group_id;		/* of one that is live or being made; or 0 */
-}			GroupKey;			/* neither: a place that is free */
+} GroupKey;						/* neither: a place that is free */
 
 /* What was left while it was made is as good as dropped. */
 static bool
-entry_matches(const NaradGroupEntry *entry, const GroupKey * key)
+entry_matches(const NaradGroupEntry *entry, const GroupKey *key)
 {
 	if (key->name != NULL)
 		return entry->state == NARAD_GROUP_LIVE &&
@@ -94,7 +94,7 @@ entry_matches(const NaradGroupEntry *entry, const GroupKey * key)
  * room.
  */
 static bool
-find_group(Relation rel, const NaradMetaData *meta, const GroupKey * key,
+find_group(Relation rel, const NaradMetaData *meta, const GroupKey *key,
 		   GroupPlace *place, BlockNumber *last, bool *has_room)
 {
 	PGAlignedBlock copy;
@@ -536,13 +536,17 @@ look_up_state(Relation rel, const NaradMetaData *meta, NaradGroupId group_id,
 	return true;
 }
 
-/* Makes the state page of a partition.  In a change. */
+/*
+ * Makes the state page of a partition, empty: its place may have held records
+ * before, and still does on a standby, or after a crash, whatever is there
+ * now.  In a change.
+ */
 static BlockNumber
 make_state_page(Relation rel, NaradLogTopic *topic, GroupPlace *place,
 				int partition, BlockNumber map, BlockNumber last_map)
 {
-	PGAlignedBlock image;
-	NaradPageUpdate update;
+	PGAlignedBlock images[2];
+	NaradPageUpdate updates[2];
 	BlockNumber block;
 
 	/* The chain may be short by several pages. */
@@ -551,15 +555,19 @@ make_state_page(Relation rel, NaradLogTopic *topic, GroupPlace *place,
 		uint32		first;
 
 		last_map = append_map_page(rel, topic, place, last_map);
-		NaradPageCopy(rel, last_map, image.data);
-		first = MapContents(image.data)->first_partition;
+		NaradPageCopy(rel, last_map, images[0].data);
+		first = MapContents(images[0].data)->first_partition;
 		if (partition < first + NARAD_MAP_BLOCKS)
 			map = last_map;
 	}
 	block = NaradMetaPageAllocate(rel, topic);
-	begin_update(rel, map, &update, image.data);
-	MapContents(image.data)->blocks[partition % NARAD_MAP_BLOCKS] = block;
-	end_updates(rel, &update, 1);
+	begin_update(rel, map, &updates[0], images[0].data);
+	MapContents(images[0].data)->blocks[partition % NARAD_MAP_BLOCKS] = block;
+	begin_update(rel, block, &updates[1], images[1].data);
+	updates[1].init = true;
+	NaradMetaImageInit(images[1].data, topic->topic_id, NARAD_PAGE_STATE,
+					   partition);
+	end_updates(rel, updates, 2);
 	return block;
 }
 
@@ -600,9 +608,6 @@ NaradStateBlock(Relation rel, NaradRelInfo *info, NaradGroupId group_id,
 		return block;
 	}
 
-	/* A page that was never written may be past the end after a crash. */
-	if (block != 0 && create)
-		NaradBlockEnsure(rel, block);
 	if (block == 0 || block >= RelationGetNumberOfBlocks(rel))
 		return InvalidBlockNumber;
 	return block;

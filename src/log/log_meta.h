@@ -127,8 +127,8 @@ extern bool NaradGroupRaise(Relation rel, NaradRelInfo *info,
 /*
  * First state page of a group's partition, or InvalidBlockNumber if none (and
  * not create), or if the group of that id is gone.  A page never used
- * holds zeros (PageIsNew); otherwise it may still hold what an earlier, dropped
- * group left there.
+ * is empty; otherwise it may still hold what an earlier, dropped group left
+ * there.
  */
 extern BlockNumber NaradStateBlock(Relation rel, NaradRelInfo *info,
 								   NaradGroupId group_id, int partition,

@@ -236,7 +236,8 @@ NaradRecordVisible(const NaradRecordHeader *hdr, Snapshot snapshot)
 }
 
 /*
- * Is the block part of the file?  A topic's file never shrinks, so what the
+ * Is the block part of the file?  A topic's file shrinks under
+ * AccessExclusiveLock only, and whoever then locks it learns of it, so what the
  * storage manager last knew is enough for a yes.
  */
 static bool

@@ -14,6 +14,10 @@
  *			   offset is called dead only if it lay below the partition's end
  *			   before the pages and the map were looked at, so that whatever
  *			   it holds was there to be found.
+ *			   I1.  An offset below the partition's start is DROPPED, never
+ *			   dead or damaged: before such an answer is given the start is
+ *			   looked at, after the pages, for it is raised before their place
+ *			   is given away.  A standby looks at the segment's entry.
  *			   I11.  A page that cannot be read costs the offsets between the
  *			   last record before it and the first one after it; a record
  *			   that fails its CRC costs itself.  Pages that do not exist are
@@ -134,7 +138,7 @@ typedef struct DamageEntry
 {
 	KnownDamage key;
 	TimestampTz met;			/* last time, of an unreadable page */
-}			DamageEntry;
+} DamageEntry;
 
 static HTAB *known_damage = NULL;
 
@@ -324,6 +328,53 @@ search_refs(const NaradSegmentRef *refs, int nrefs, NaradOffset offset,
 	}
 	*next_first = low < nrefs ? refs[low].first_offset : NARAD_INVALID_OFFSET;
 	return low - 1;
+}
+
+/* Does the place of the segment at hand still belong to it? */
+static bool
+segment_is_there(NaradReader *reader)
+{
+	NaradSegmentEntry entry;
+
+	NaradSegmentReadEntry(reader->rel, &reader->segment, &entry);
+	return (entry.state == NARAD_SEGMENT_OPEN ||
+			entry.state == NARAD_SEGMENT_SEALED) &&
+		entry.partition == reader->segment.partition &&
+		entry.sequence == reader->segment.sequence;
+}
+
+/*
+ * Is an offset, for which nothing was found, gone by retention?  Then that is
+ * the answer.
+ */
+static bool
+is_dropped(NaradReader *reader, NaradOffset offset, NaradRead *result)
+{
+	NaradOffset start;
+
+	if (reader->part != NULL)
+	{
+		pg_read_barrier();
+		start = pg_atomic_read_u64(&reader->part->start_offset);
+	}
+	else
+	{
+		if (reader->have_segment && segment_is_there(reader))
+			return false;
+		pfree(reader->refs);
+		reader->refs = NaradSegmentList(reader->rel, reader->segment_pages,
+										reader->partition, &reader->nrefs);
+		start = reader->nrefs > 0 ? reader->refs[0].first_offset : 0;
+	}
+	if (offset >= start)
+		return false;
+	result->status = NARAD_READ_DROPPED;
+	result->next = start;
+	result->extra.flags = 0;
+	reader->have_segment = false;
+	reader->have_page = false;
+	reader->page_no = NO_PAGE;
+	return true;
 }
 
 /* Sets segment and next_first for an offset; false if none has it. */
@@ -641,6 +692,8 @@ answer_gap(NaradReader *reader, NaradOffset offset, NaradOffset end,
 		}
 	}
 
+	if (is_dropped(reader, offset, result))
+		return;
 	Assert(next > offset);
 	result->next = next;
 	result->status = nlost > 0 ? NARAD_READ_CORRUPT : NARAD_READ_DEAD;
@@ -662,6 +715,8 @@ position_reader(NaradReader *reader, NaradOffset offset, NaradOffset end,
 
 	if (!find_segment(reader, offset))
 	{
+		if (is_dropped(reader, offset, result))
+			return false;
 		result->status = NARAD_READ_DEAD;
 		result->next = Min(reader->next_first, end);
 		return false;
@@ -787,6 +842,8 @@ answer_item(NaradReader *reader, OffsetNumber item, NaradRead *result)
 			reader->flush_upto = reader->commit_lsn[item];
 		return;
 	}
+	if (is_dropped(reader, result->offset, result))
+		return;
 	result->status = NARAD_READ_CORRUPT;
 	result->extra.flags = 0;
 	block = reader->segment.first_block + reader->page_no;
@@ -1028,7 +1085,8 @@ NaradReaderRead(NaradReader *reader, NaradOffset offset, NaradRead *result)
 	result->tuple = NULL;
 	result->extra.flags = 0;
 	result->status = NARAD_READ_END;
-	if (offset >= end)
+	if (offset >= end ||
+		(reader->part != NULL && is_dropped(reader, offset, result)))
 		return;
 
 	/* Asked again: what was pending may have ended. */
@@ -1138,6 +1196,15 @@ NaradPartitionBounds(Relation rel, NaradRelInfo *info, int partition,
 
 	topic_id = info->topic_id;
 	refs = NaradSegmentList(rel, info->segment_pages, partition, &nrefs);
+	if (nrefs == 0)
+	{
+		/*
+		 * None yet; or its only one was freed before we came to it, and
+		 * another opened where we had been.
+		 */
+		pfree(refs);
+		refs = NaradSegmentList(rel, info->segment_pages, partition, &nrefs);
+	}
 	if (nrefs > 0)
 	{
 		*earliest = refs[0].first_offset;

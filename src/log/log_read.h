@@ -22,6 +22,7 @@ typedef enum NaradReadStatus
 	NARAD_READ_INVISIBLE,		/* committed, but not for the snapshot given */
 	NARAD_READ_DEAD,			/* [offset, next) hold nothing, for ever */
 	NARAD_READ_CORRUPT,			/* [offset, next) are lost to damage; logged */
+	NARAD_READ_DROPPED,			/* [offset, next) are gone by retention */
 	NARAD_READ_END				/* at or past the end */
 } NaradReadStatus;
 
@@ -30,7 +31,8 @@ typedef struct NaradRead
 	NaradReadStatus status;
 	NaradOffset offset;			/* as asked */
 	NaradOffset next;			/* first offset this answer does not speak of:
-								 * offset + 1, or more for DEAD and CORRUPT */
+								 * offset + 1, or more for DEAD, CORRUPT and
+								 * DROPPED */
 	TransactionId xid;			/* PENDING: as in the record */
 	HeapTuple	tuple;			/* OK: in the reader's memory, until the next
 								 * call of NaradReaderReset or End.  Of others
@@ -51,8 +53,8 @@ extern NaradReader *NaradReaderBegin(Relation rel, NaradRelInfo *info,
 									 int partition, Snapshot snapshot);
 
 /*
- * What is at an offset (at or past the partition's start).  Expects mostly
- * rising offsets.  Takes buffer locks and the map lock; no narad lock of a
+ * What is at an offset.  Below the partition's start it is DROPPED, also if it
+ * got there while it was looked for.  Expects mostly rising offsets.  Takes buffer locks and the map lock; no narad lock of a
  * later rank than shard may be held.  Errors only on cancel or out of
  * memory; damage is CORRUPT, counted, and logged once per page and start.
  */

@@ -12,14 +12,18 @@
  *			   sealed segment, or in an open one the page behind it.
  *			   I12.  Only pages of this file's topic id count.
  *			   A page is data only if its partition and sequence are those of
- *			   the directory entry of the slot it lies in.  Scans in log order
- *			   get them from the list of segments made when the scan begins;
- *			   those by block from the entry, read once a segment.  Either way
- *			   the entry is read after the snapshot was taken: a slot that is
+ *			   the segment it lies in, from the list of segments made when the
+ *			   scan begins; ANALYZE and fetches by TID read the entry.  Either
+ *			   way it is read after the snapshot was taken: a slot that is
  *			   given to another segment later holds nothing the snapshot sees.
  *			   So free, recycled and never used slots need no other care.
  *			   Scans by block know no block past the end of the file, and
  *			   those in log order ask for it.
+ *			   A listed segment may be freed by retention.  Its entry is read
+ *			   again before each page is, so that nobody asks for the status
+ *			   of transactions whose records nobody keeps any more, and after
+ *			   a page that is not the segment's.  The scan then goes on
+ *			   without it, and says so once.
  * Locks:      one buffer share lock at a time; no narad lock, no shared
  *			   memory: the same on a standby.
  * Runs in:    any backend, parallel workers included.
@@ -48,6 +52,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "base/base_stop.h"
 #include "log/log_page.h"
 #include "log/log_record.h"
 #include "log/log_scan.h"
@@ -61,11 +66,15 @@ typedef struct NaradScanDesc
 	NaradTopicId topic_id;
 	uint32		segment_pages;
 	BlockNumber nblocks;		/* when the scan began */
+	bool		told_of_loss;
 	BufferAccessStrategy strategy;
 	ParallelBlockTableScanWorkerData *worker;	/* parallel scans */
 	bool		inited;			/* a position in the scan is set */
 
-	/* Scans in log order: all segments, and the one that is being read. */
+	/*
+	 * All segments, but for ANALYZE: by log order, or by block where the scan
+	 * goes by block.  Scans in log order: the one that is being read.
+	 */
 	NaradSegmentRef *refs;
 	int			nrefs;
 	int			ref;
@@ -87,6 +96,13 @@ typedef struct NaradScanDesc
 	bool		wanted[NARAD_MAX_ITEMS + 1];
 	PGAlignedBlock page;
 } NaradScanDesc;
+
+/* What participants of a parallel scan share. */
+typedef struct NaradParallelScan
+{
+	ParallelBlockTableScanDescData base;	/* must be first */
+	pg_atomic_uint32 told_of_loss;
+} NaradParallelScan;
 
 /* ---- visibility, under the page's share lock ---- */
 
@@ -210,11 +226,50 @@ check_other_page(Relation rel, NaradTopicId topic_id, uint32 segment_pages,
 		raise_damaged_page(rel, block);
 }
 
+/* Is the segment still what it was when it was listed? */
+static bool
+segment_is_there(Relation rel, const NaradSegmentRef *ref)
+{
+	NaradSegmentEntry entry;
+
+	NaradSegmentReadEntry(rel, ref, &entry);
+	return (entry.state == NARAD_SEGMENT_OPEN ||
+			entry.state == NARAD_SEGMENT_SEALED) &&
+		entry.partition == ref->partition &&
+		entry.sequence == ref->sequence;
+}
+
+/*
+ * Retention has freed a segment that the snapshot may have seen records of:
+ * the scan goes on behind it.
+ */
+static void
+lose_segment(NaradScanDesc *scan, const NaradSegmentRef *ref)
+{
+	NaradParallelScan *parallel = (NaradParallelScan *) scan->base.rs_parallel;
+	bool		told = scan->told_of_loss;
+
+	scan->npages = 0;
+	scan->block_ref_has_rows = false;
+	scan->told_of_loss = true;
+	if (parallel != NULL)
+		told = pg_atomic_exchange_u32(&parallel->told_of_loss, 1) != 0;
+	if (told || (scan->base.rs_flags & SO_TYPE_ANALYZE) != 0)
+		return;
+	ereport(WARNING,
+			(errcode(ERRCODE_WARNING),
+			 errmsg("retention has dropped records of topic \"%s\" that the query would have read",
+					RelationGetRelationName(scan->base.rs_rd)),
+			 errdetail("Partition %u, from offset " UINT64_FORMAT " on.",
+					   ref->partition, ref->first_offset)));
+}
+
 /* Makes a block of a segment the page at hand; false if it holds no rows. */
 static bool
 load_segment_page(NaradScanDesc *scan, const NaradSegmentRef *ref,
 				  BlockNumber block, NaradPageVisitor visit)
 {
+	Relation	rel = scan->base.rs_rd;
 	Page		page = (Page) scan->page.data;
 	NaradPageStatus status;
 
@@ -222,15 +277,23 @@ load_segment_page(NaradScanDesc *scan, const NaradSegmentRef *ref,
 	scan->have_page = false;
 	scan->nitems = 0;
 	memset(scan->wanted, 0, sizeof(scan->wanted));
-	status = NaradDataPageCopy(scan->base.rs_rd, block, scan->strategy,
-							   scan->topic_id, ref->partition, ref->sequence,
-							   false, page, visit, scan);
+	if (scan->refs != NULL && !segment_is_there(rel, ref))
+	{
+		lose_segment(scan, ref);
+		return false;
+	}
+	NARAD_STOP("scan-page");
+	status = NaradDataPageCopy(rel, block, scan->strategy, scan->topic_id,
+							   ref->partition, ref->sequence, false, page,
+							   visit, scan);
 	if (status == NARAD_PAGE_DAMAGED)
-		raise_damaged_page(scan->base.rs_rd, block);
+		raise_damaged_page(rel, block);
 	if (status != NARAD_PAGE_OK)
 	{
-		check_other_page(scan->base.rs_rd, scan->topic_id,
-						 scan->segment_pages, ref, block, scan->strategy);
+		check_other_page(rel, scan->topic_id, scan->segment_pages, ref, block,
+						 scan->strategy);
+		if (scan->refs != NULL && !segment_is_there(rel, ref))
+			lose_segment(scan, ref);
 		return false;
 	}
 	scan->page_ref = *ref;
@@ -262,6 +325,33 @@ find_block_segment(Relation rel, uint32 segment_pages, BlockNumber block,
 		entry.state == NARAD_SEGMENT_SEALED;
 }
 
+/* The same, from the list of segments by block. */
+static bool
+find_listed_segment(NaradScanDesc *scan, BlockNumber block,
+					NaradSegmentRef *ref)
+{
+	int			low = 0;
+	int			high = scan->nrefs;
+
+	while (low < high)
+	{
+		int			mid = low + (high - low) / 2;
+
+		if (scan->refs[mid].first_block <= block)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	if (low > 0 && block - scan->refs[low - 1].first_block <
+		scan->refs[low - 1].npages)
+	{
+		*ref = scan->refs[low - 1];
+		return true;
+	}
+	memset(ref, 0, sizeof(*ref));
+	return false;
+}
+
 /* As load_segment_page for any block of the file. */
 static bool
 load_block(NaradScanDesc *scan, BlockNumber block, NaradPageVisitor visit)
@@ -271,7 +361,8 @@ load_block(NaradScanDesc *scan, BlockNumber block, NaradPageVisitor visit)
 	scan->have_page = false;
 	scan->nitems = 0;
 	if (block < ref->first_block || block - ref->first_block >= ref->npages)
-		scan->block_ref_has_rows =
+		scan->block_ref_has_rows = scan->refs != NULL ?
+			find_listed_segment(scan, block, ref) :
 			find_block_segment(scan->base.rs_rd, scan->segment_pages, block,
 							   ref);
 	return scan->block_ref_has_rows &&
@@ -313,15 +404,21 @@ form_row(Relation rel, const NaradSegmentRef *ref, BlockNumber block,
 	uint32		crc;
 	ItemPointerData tid;
 	HeapTuple	tuple = NULL;
+	NaradSegmentEntry entry;
 
 	if (hdr->flags & NARAD_RECORD_LARGE)
 	{
 		tuple = NaradLargeToTuple(rel, ref, block, page, item, strategy, &crc);
 		if (tuple == NULL)
 		{
-			/* Legal, unless its transaction committed. */
+			/*
+			 * Legal, unless its transaction committed, and its pages have not
+			 * been given away meanwhile.
+			 */
 			if (!damage_ok &&
-				NaradRecordStateNow(hdr) == NARAD_STATE_COMMITTED)
+				NaradRecordStateNow(hdr) == NARAD_STATE_COMMITTED &&
+				read_same_segment(rel, NaradRelInfoGet(rel)->segment_pages,
+								  ref, block, &entry))
 				raise_damaged_record(rel, ref->partition, offset, false, 0, 0);
 			return NULL;
 		}
@@ -413,6 +510,15 @@ init_strategy(NaradScanDesc *scan)
 	}
 }
 
+static int
+compare_blocks(const void *a, const void *b)
+{
+	BlockNumber left = ((const NaradSegmentRef *) a)->first_block;
+	BlockNumber right = ((const NaradSegmentRef *) b)->first_block;
+
+	return left < right ? -1 : left > right;
+}
+
 /* Finds out what there is to scan: once at begin and at each rescan. */
 static void
 init_scan(NaradScanDesc *scan, ScanKey key)
@@ -438,10 +544,16 @@ init_scan(NaradScanDesc *scan, ScanKey key)
 		pfree(scan->refs);
 	scan->refs = NULL;
 	scan->nrefs = 0;
-	if (!scan->is_empty && scan->base.rs_parallel == NULL &&
-		(scan->base.rs_flags & SO_TYPE_SEQSCAN))
+	if (!scan->is_empty &&
+		(scan->base.rs_flags & (SO_TYPE_SEQSCAN | SO_TYPE_SAMPLESCAN)))
+	{
 		scan->refs = NaradSegmentList(rel, scan->segment_pages, -1,
 									  &scan->nrefs);
+		if (scan->base.rs_parallel != NULL ||
+			(scan->base.rs_flags & SO_TYPE_SAMPLESCAN))
+			qsort(scan->refs, scan->nrefs, sizeof(NaradSegmentRef),
+				  compare_blocks);
+	}
 	MemoryContextSwitchTo(old);
 
 	scan->inited = false;
@@ -500,6 +612,20 @@ naradam_scan_end(TableScanDesc sscan)
 	pfree(scan);
 }
 
+Size
+naradam_parallelscan_estimate(Relation rel)
+{
+	return sizeof(NaradParallelScan);
+}
+
+Size
+naradam_parallelscan_initialize(Relation rel, ParallelTableScanDesc parallel)
+{
+	(void) table_block_parallelscan_initialize(rel, parallel);
+	pg_atomic_init_u32(&((NaradParallelScan *) parallel)->told_of_loss, 0);
+	return sizeof(NaradParallelScan);
+}
+
 /* Records come in log order: synchronized scans are ignored. */
 void
 naradam_scan_rescan(TableScanDesc sscan, ScanKey key, bool set_params,
@@ -525,12 +651,17 @@ count_segment_pages(NaradScanDesc *scan)
 	NaradSegmentEntry entry;
 
 	NaradSegmentReadEntry(scan->base.rs_rd, ref, &entry);
-	if (entry.partition != ref->partition || entry.sequence != ref->sequence)
+	if ((entry.state != NARAD_SEGMENT_OPEN &&
+		 entry.state != NARAD_SEGMENT_SEALED) ||
+		entry.partition != ref->partition || entry.sequence != ref->sequence)
+	{
+		lose_segment(scan, ref);
 		return 0;
+	}
 	ref->state = entry.state;
 	if (entry.state == NARAD_SEGMENT_SEALED)
 		return Min(entry.pages_used, ref->npages);
-	if (entry.state == NARAD_SEGMENT_OPEN)
+	else
 	{
 		/* Prepared pages may have been lost, or not come to a standby. */
 		BlockNumber nblocks = RelationGetNumberOfBlocks(scan->base.rs_rd);
@@ -540,7 +671,6 @@ count_segment_pages(NaradScanDesc *scan)
 		return Min(Min(entry.pages_prepared, ref->npages),
 				   nblocks - ref->first_block);
 	}
-	return 0;
 }
 
 /* The next page with rows in log order, in either direction. */

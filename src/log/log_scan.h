@@ -37,6 +37,10 @@ extern bool naradam_scan_getnextslot(TableScanDesc scan,
 									 ScanDirection direction,
 									 TupleTableSlot *slot);
 
+extern Size naradam_parallelscan_estimate(Relation rel);
+extern Size naradam_parallelscan_initialize(Relation rel,
+											ParallelTableScanDesc parallel);
+
 /* By blocks. */
 extern bool naradam_scan_sample_next_block(TableScanDesc scan,
 										   SampleScanState *state);

@@ -36,6 +36,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/storage.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
@@ -105,6 +106,22 @@ NaradSlotFirstBlock(uint32 slot, uint32 segment_pages)
 	if (block + segment_pages - 1 > MaxBlockNumber)
 		return InvalidBlockNumber;
 	return (BlockNumber) block;
+}
+
+/*
+ * NaradSlotOfBlock
+ *
+ * The slot in which a block lies, or, for a directory page, the first one it
+ * describes.  Not for the metapage.
+ */
+uint32
+NaradSlotOfBlock(BlockNumber block, uint32 segment_pages)
+{
+	uint64		blocks = group_blocks(segment_pages);
+	uint64		place = (block - 1) % blocks;
+
+	return (uint32) ((block - 1) / blocks) * NARAD_ENTRIES_PER_PAGE +
+		(place == 0 ? 0 : (uint32) ((place - 1) / segment_pages));
 }
 
 /*
@@ -182,7 +199,7 @@ NaradSlotNthUnit(uint32 n)
  * units.
  */
 void
-NaradUnitLocate(BlockNumber slot_block, uint32 unit, NaradUnitPlace * place)
+NaradUnitLocate(BlockNumber slot_block, uint32 unit, NaradUnitPlace *place)
 {
 	uint32		dir_unit = unit - unit % NARAD_DIRECTORY_PERIOD;
 	uint32		n = unit - dir_unit - 1;
@@ -220,6 +237,22 @@ check_directory(Relation rel, BlockNumber block, Page page)
 		((PageHeader) page)->pd_lower != DIRECTORY_LOWER)
 		report_damaged_directory(rel, block);
 	return true;
+}
+
+/* Copies a directory page of units, if it is one. */
+static bool
+copy_units_if_sound(Relation rel, BlockNumber block, char *copy)
+{
+	NaradPageSpecialHead *head;
+
+	if (block >= RelationGetNumberOfBlocks(rel) ||
+		!NaradPageCopyChecked(rel, block, copy))
+		return false;
+	head = NaradPageHead(copy);
+	return head != NULL &&
+		PageGetSpecialSize((Page) copy) == sizeof(NaradPageSpecialHead) &&
+		head->kind == NARAD_PAGE_DIRECTORY &&
+		((PageHeader) copy)->pd_lower == DIRECTORY_LOWER;
 }
 
 /* Reads one entry; false if its page does not exist or was never written. */
@@ -309,6 +342,32 @@ fill_ref(NaradSegmentRef *ref, const NaradSegmentEntry *entry,
 	ref->dir_index = dir_index;
 	ref->state = entry->state;
 	ref->size_class = entry->size_class;
+	ref->pages_used = entry->pages_used;
+	ref->pages_recycled = entry->recycled_units * NARAD_UNIT_PAGES;
+}
+
+/*
+ * Copies a directory page of a split slot; false if the slot is not split any
+ * more: then something else may lie there.  Errors XX001 if it still is, and
+ * the page is no directory page.
+ */
+static bool
+copy_units(Relation rel, uint32 segment_pages, BlockNumber slot_block,
+		   const NaradUnitPlace *place, char *copy)
+{
+	uint32		slot = NaradSlotOfBlock(slot_block, segment_pages);
+	NaradSegmentEntry entry;
+
+	if (copy_units_if_sound(rel, place->dir_block, copy))
+		return true;
+	if (!read_slot(rel, segment_pages, slot, &entry) ||
+		entry.state != NARAD_SEGMENT_SPLIT ||
+		entry.pages_prepared <= place->dir_number)
+		return false;
+	/* Perhaps it was split anew just now. */
+	if (!copy_units_if_sound(rel, place->dir_block, copy))
+		report_damaged_directory(rel, place->dir_block);
+	return true;
 }
 
 /*
@@ -316,11 +375,12 @@ fill_ref(NaradSegmentRef *ref, const NaradSegmentEntry *entry,
  * its own, or that of a longer segment that begins before it.
  */
 static bool
-read_covering_entry(Relation rel, BlockNumber slot_block, uint32 ndirs,
-					uint32 unit, NaradSegmentEntry *entry,
+read_covering_entry(Relation rel, uint32 segment_pages, BlockNumber slot_block,
+					uint32 ndirs, uint32 unit, NaradSegmentEntry *entry,
 					BlockNumber *first_block)
 {
-	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
+	PGAlignedBlock copy;
+	BlockNumber copied = InvalidBlockNumber;
 	uint32		back;
 
 	for (back = 0; back < class_units(NARAD_CLASS_MEDIUM) &&
@@ -331,8 +391,11 @@ read_covering_entry(Relation rel, BlockNumber slot_block, uint32 ndirs,
 		NaradUnitLocate(slot_block, unit - back, &place);
 		if (place.dir_number >= ndirs)
 			continue;
-		if (!read_entry(rel, nblocks, place.dir_block, place.dir_index, entry))
-			report_damaged_directory(rel, place.dir_block);
+		if (place.dir_block != copied &&
+			!copy_units(rel, segment_pages, slot_block, &place, copy.data))
+			return false;
+		copied = place.dir_block;
+		*entry = DirectoryEntries(copy.data)[place.dir_index];
 		if (entry->state != NARAD_SEGMENT_FREE)
 		{
 			*first_block = place.block;
@@ -375,8 +438,9 @@ NaradSegmentOfBlock(Relation rel, uint32 segment_pages, BlockNumber block,
 		uint32		unit = (block - slot_block) / NARAD_UNIT_PAGES;
 
 		if (unit >= segment_pages / NARAD_UNIT_PAGES ||
-			!read_covering_entry(rel, slot_block, entry->pages_prepared, unit,
-								 entry, &slot_block))
+			!read_covering_entry(rel, segment_pages, slot_block,
+								 entry->pages_prepared, unit, entry,
+								 &slot_block))
 			return false;
 	}
 	if (first_block != NULL)
@@ -392,28 +456,29 @@ typedef struct UnitWalk
 	Relation	rel;
 	uint32		segment_pages;
 	BlockNumber slot_block;
-	BlockNumber nblocks;
 	uint32		ndirs;			/* directory pages written */
 	BlockNumber copied;			/* which of them is in copy */
 	char	   *copy;
-}			UnitWalk;
+} UnitWalk;
 
 static void
-begin_unit_walk(UnitWalk * walk, Relation rel, uint32 segment_pages,
+begin_unit_walk(UnitWalk *walk, Relation rel, uint32 segment_pages,
 				BlockNumber slot_block, uint32 ndirs, char *copy)
 {
 	walk->rel = rel;
 	walk->segment_pages = segment_pages;
 	walk->slot_block = slot_block;
-	walk->nblocks = RelationGetNumberOfBlocks(rel);
 	walk->ndirs = ndirs;
 	walk->copied = InvalidBlockNumber;
 	walk->copy = copy;
 }
 
-/* A unit's entry, with its place, or NULL if it is free. */
+/*
+ * A unit's entry, with its place, or NULL if it is free, as all are of a slot
+ * that is not split any more.
+ */
 static NaradSegmentEntry *
-walk_unit(UnitWalk * walk, uint32 unit, NaradUnitPlace * place)
+walk_unit(UnitWalk *walk, uint32 unit, NaradUnitPlace *place)
 {
 	NaradSegmentEntry *entry;
 
@@ -422,11 +487,12 @@ walk_unit(UnitWalk * walk, uint32 unit, NaradUnitPlace * place)
 		return NULL;
 	if (place->dir_block != walk->copied)
 	{
-		if (place->dir_block >= walk->nblocks)
-			report_damaged_directory(walk->rel, place->dir_block);
-		NaradPageCopy(walk->rel, place->dir_block, walk->copy);
-		if (!check_directory(walk->rel, place->dir_block, (Page) walk->copy))
-			report_damaged_directory(walk->rel, place->dir_block);
+		if (!copy_units(walk->rel, walk->segment_pages, walk->slot_block,
+						place, walk->copy))
+		{
+			walk->ndirs = 0;
+			return NULL;
+		}
 		walk->copied = place->dir_block;
 	}
 	entry = &DirectoryEntries(walk->copy)[place->dir_index];
@@ -439,7 +505,7 @@ walk_unit(UnitWalk * walk, uint32 unit, NaradUnitPlace * place)
 
 /* The segments of one split slot, for NaradDirectoryWalk. */
 static void
-walk_split_slot(UnitWalk * walk, NaradDirectoryVisitor visit, void *arg)
+walk_split_slot(UnitWalk *walk, NaradDirectoryVisitor visit, void *arg)
 {
 	uint32		nunits = walk->segment_pages / NARAD_UNIT_PAGES;
 	uint32		unit = 1;
@@ -642,21 +708,58 @@ NaradSegmentNext(Relation rel, NaradSegmentRef *ref)
 	return found;
 }
 
+/* The same of a unit.  Its slot's entry is read first. */
+static void
+read_unit(Relation rel, const NaradSegmentRef *ref, NaradSegmentEntry *entry)
+{
+	uint32		segment_pages = NaradRelInfoGet(rel)->segment_pages;
+	uint32		slot = NaradSlotOfBlock(ref->first_block, segment_pages);
+	BlockNumber slot_block = NaradSlotFirstBlock(slot, segment_pages);
+	PGAlignedBlock copy;
+	NaradUnitPlace place;
+	NaradSegmentEntry slot_entry;
+
+	memset(entry, 0, sizeof(NaradSegmentEntry));
+	NaradUnitLocate(slot_block,
+					(ref->first_block - slot_block) / NARAD_UNIT_PAGES,
+					&place);
+	if (read_slot(rel, segment_pages, slot, &slot_entry) &&
+		slot_entry.state == NARAD_SEGMENT_SPLIT &&
+		slot_entry.pages_prepared > place.dir_number &&
+		copy_units(rel, segment_pages, slot_block, &place, copy.data))
+		*entry = DirectoryEntries(copy.data)[place.dir_index];
+}
+
 /*
  * NaradSegmentReadEntry
  *
- * One entry, from its page.  Errors XX001 if the page is gone.
+ * What the directory says now of a segment's place.  If that lay in a split
+ * slot that is none any more, it is free: what described it may be anything
+ * by now.  Errors XX001 if the page is gone.
  */
 void
 NaradSegmentReadEntry(Relation rel, const NaradSegmentRef *ref,
 					  NaradSegmentEntry *entry)
 {
+	if (ref->size_class != NARAD_CLASS_WHOLE)
+		read_unit(rel, ref, entry);
+	else
+		NaradSegmentReadOwnEntry(rel, ref, entry);
+}
+
+/*
+ * NaradSegmentReadOwnEntry
+ *
+ * The same in one read, of a segment that stays in its place: the caller holds
+ * a lock for that, or its slot is not split.  Errors as that.
+ */
+void
+NaradSegmentReadOwnEntry(Relation rel, const NaradSegmentRef *ref,
+						 NaradSegmentEntry *entry)
+{
 	if (!read_entry(rel, RelationGetNumberOfBlocks(rel), ref->dir_block,
 					ref->dir_index, entry))
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("segment directory of topic \"%s\" is damaged in block %u",
-						RelationGetRelationName(rel), ref->dir_block)));
+		report_damaged_directory(rel, ref->dir_block);
 }
 
 /*
@@ -736,9 +839,13 @@ NaradSegmentWriteEntries(Relation rel, NaradTopicId topic_id,
 /* Zeros for a page on disk.  Aligned for direct I/O; never written to. */
 static NaradIOBlock zero_block;
 
-/* Writes zeros to blocks [from, to), extending the file if need be. */
+/*
+ * Writes zeros to blocks [from, to), extending the file if need be.  Blocks
+ * before `recycled` are left as they are if they exist.
+ */
 static void
-write_zeros(Relation rel, BlockNumber from, BlockNumber to)
+write_zeros(Relation rel, BlockNumber recycled, BlockNumber from,
+			BlockNumber to)
 {
 	SMgrRelation smgr;
 	BlockNumber nblocks;
@@ -750,7 +857,9 @@ write_zeros(Relation rel, BlockNumber from, BlockNumber to)
 	nblocks = smgrnblocks(smgr, MAIN_FORKNUM);
 	for (block = from; block < to; block++)
 	{
-		if (block < nblocks)
+		if (block < Min(nblocks, recycled))
+			continue;
+		else if (block < nblocks)
 			smgrwrite(smgr, MAIN_FORKNUM, block, zero_block.data, false);
 		else
 			smgrextend(smgr, MAIN_FORKNUM, block, zero_block.data, false);
@@ -759,48 +868,28 @@ write_zeros(Relation rel, BlockNumber from, BlockNumber to)
 }
 
 /*
- * NaradBlockEnsure
- *
- * Makes a page that a map names part of the file.  It may not exist when it
- * was never written: extending a file is not WAL-logged, so a power failure,
- * or a standby, does not know of it.  Pages before it that may belong to the
- * same segment are made, too.  Takes the extension lock.
- */
-void
-NaradBlockEnsure(Relation rel, BlockNumber block)
-{
-	BlockNumber nblocks;
-
-	if (block < RelationGetNumberOfBlocks(rel))
-		return;
-	LockRelationForExtension(rel, ExclusiveLock);
-	nblocks = smgrnblocks(RelationGetSmgr(rel), MAIN_FORKNUM);
-	if (nblocks <= block)
-		write_zeros(rel, Max(nblocks, block - Min(block, NARAD_UNIT_PAGES)),
-					block + 1);
-	UnlockRelationForExtension(rel, ExclusiveLock);
-}
-
-/*
  * NaradSegmentPreparePages
  *
  * Makes pages [from, to) of a segment exist on disk as zeros: written, not
- * left as a hole of the file, so that a full disk is reported here.  The
- * first of them are brought into the buffer pool, too, without reading them;
- * the next run will be needed much later than those.  The pages must never
- * have been used by this segment.  Takes the extension lock for a run at a
- * time, and may be cancelled in between, unless an LWLock is held.
+ * left as a hole of the file, so that a full disk is reported here.  Those of
+ * its `recycled` first pages that exist need no zeros: another segment wrote
+ * them, and its sequence on them tells that they are nothing.  The first of
+ * the run are brought into the buffer pool, too, without reading them; the
+ * next run will be needed much later than those.  The pages must never have
+ * been used by this segment.  Takes the extension lock for a run at a time,
+ * and may be cancelled in between, unless an LWLock is held.
  */
 void
-NaradSegmentPreparePages(Relation rel, BlockNumber first_block, uint32 from,
-						 uint32 to, BufferAccessStrategy strategy)
+NaradSegmentPreparePages(Relation rel, BlockNumber first_block,
+						 uint32 recycled, uint32 from, uint32 to,
+						 BufferAccessStrategy strategy)
 {
 	uint32		page;
 
 	for (page = from; page < to; page += PREPARE_RUN)
 	{
 		CHECK_FOR_INTERRUPTS();
-		write_zeros(rel, first_block + page,
+		write_zeros(rel, first_block + recycled, first_block + page,
 					first_block + Min(page + PREPARE_RUN, to));
 	}
 	for (page = from; page < Min(from + PREPARE_RUN, to); page++)
@@ -821,16 +910,17 @@ set_entry(Relation rel, NaradLogTopic *topic, const NaradSegmentRef *ref,
 	change.entry = *entry;
 	if (!read_entry(rel, RelationGetNumberOfBlocks(rel), ref->dir_block,
 					ref->dir_index, &old))
-		NaradSegmentPreparePages(rel, ref->dir_block, 0, 1, NULL);
+		NaradSegmentPreparePages(rel, ref->dir_block, 0, 0, 1, NULL);
 	write_entries(rel, topic->topic_id, &change, 1, true);
 }
 
-/* The lowest free slot.  Under the allocator lock. */
+/* The lowest free slot, and its recycled_units.  Under the allocator lock. */
 static uint32
-find_free_slot(Relation rel, NaradLogTopic *topic)
+find_free_slot(Relation rel, NaradLogTopic *topic, uint16 *recycled)
 {
 	uint32		slot;
 
+	*recycled = 0;
 	for (slot = topic->free_hint;; slot++)
 	{
 		NaradSegmentEntry entry;
@@ -841,9 +931,13 @@ find_free_slot(Relation rel, NaradLogTopic *topic)
 					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 					 errmsg("topic \"%s\" has reached the largest size of a relation",
 							RelationGetRelationName(rel))));
-		if (!read_slot(rel, topic->segment_pages, slot, &entry) ||
-			entry.state == NARAD_SEGMENT_FREE)
+		if (!read_slot(rel, topic->segment_pages, slot, &entry))
 			break;
+		if (entry.state == NARAD_SEGMENT_FREE)
+		{
+			*recycled = entry.recycled_units;
+			break;
+		}
 	}
 	topic->free_hint = slot;
 	return slot;
@@ -875,7 +969,7 @@ add_directory_page(Relation rel, NaradLogTopic *topic, uint32 slot,
 	NaradPageUpdate update;
 	NaradSegmentRef ref;
 
-	NaradSegmentPreparePages(rel, block, 0, 1, NULL);
+	NaradSegmentPreparePages(rel, block, 0, 0, 1, NULL);
 	NaradMetaImageInit(image.data, topic->topic_id, NARAD_PAGE_DIRECTORY, 0);
 	((PageHeader) image.data)->pd_lower = DIRECTORY_LOWER;
 	update.buffer = ReadBuffer(rel, block);
@@ -946,6 +1040,7 @@ find_units(Relation rel, NaradLogTopic *topic, int size_class,
 	NaradUnitPlace place;
 	uint32		unit = 0;
 	uint32		from = Max(topic->unit_hint[size_class], 1);
+	uint16		recycled;
 	uint32		slot;
 
 	for (slot = topic->split_hint[size_class];
@@ -960,7 +1055,7 @@ find_units(Relation rel, NaradLogTopic *topic, int size_class,
 	}
 	if (unit == 0)
 	{
-		slot = find_free_slot(rel, topic);
+		slot = find_free_slot(rel, topic, &recycled);
 		memset(&entry, 0, sizeof(entry));
 		add_directory_page(rel, topic, slot, &entry);
 		topic->free_hint = slot + 1;
@@ -988,7 +1083,7 @@ allocate_locked(Relation rel, NaradLogTopic *topic, int size_class,
 
 	if (size_class == NARAD_CLASS_WHOLE)
 	{
-		slot = find_free_slot(rel, topic);
+		slot = find_free_slot(rel, topic, &entry.recycled_units);
 		slot_ref(topic, slot, &entry, ref);
 	}
 	else
@@ -1027,6 +1122,145 @@ NaradSegmentAllocate(Relation rel, NaradLogTopic *topic, int size_class,
 	UnlockRelationForExtension(rel, ExclusiveLock);
 }
 
+/* Something in a slot is free again: it is among the first to be taken. */
+static void
+lower_hints(NaradLogTopic *topic, uint32 slot, bool is_whole)
+{
+	int			i;
+
+	if (is_whole)
+	{
+		topic->free_hint = Min(topic->free_hint, slot);
+		return;
+	}
+	for (i = 0; i < NARAD_CLASS_WHOLE; i++)
+	{
+		/* Free units may now be part of a longer run of them. */
+		if (slot > topic->split_hint[i])
+			continue;
+		topic->split_hint[i] = slot;
+		topic->unit_hint[i] = 1;
+	}
+}
+
+/*
+ * Frees segments that one directory page describes.  They must be what they
+ * are said to be.  The allocator lock is held.
+ */
+static void
+free_on_page(Relation rel, NaradLogTopic *topic, const NaradSegmentRef *refs,
+			 int nrefs)
+{
+	PGAlignedBlock image;
+	NaradPageUpdate update = {0};
+	int			i;
+
+	update.buffer = ReadBuffer(rel, refs[0].dir_block);
+	update.image = image.data;
+	LockBuffer(update.buffer, BUFFER_LOCK_EXCLUSIVE);
+	memcpy(image.data, BufferGetPage(update.buffer), BLCKSZ);
+	if (!check_directory(rel, refs[0].dir_block, (Page) image.data))
+		report_damaged_directory(rel, refs[0].dir_block);
+	for (i = 0; i < nrefs; i++)
+	{
+		NaradSegmentEntry *entry =
+		&DirectoryEntries(image.data)[refs[i].dir_index];
+		uint16		recycled = Max(entry->recycled_units,
+								   entry->pages_used / NARAD_UNIT_PAGES);
+
+		if (entry->state != refs[i].state ||
+			entry->partition != refs[i].partition ||
+			entry->sequence != refs[i].sequence)
+			report_damaged_directory(rel, refs[0].dir_block);
+		memset(entry, 0, sizeof(NaradSegmentEntry));
+		if (refs[i].size_class == NARAD_CLASS_WHOLE)
+			entry->recycled_units = recycled;
+	}
+	NaradPagesUpdate(rel, &update, 1);
+	UnlockReleaseBuffer(update.buffer);
+}
+
+/* Is there a segment in a split slot? */
+static bool
+slot_has_segments(Relation rel, NaradLogTopic *topic, uint32 slot,
+				  uint32 ndirs)
+{
+	uint32		nunits = topic->segment_pages / NARAD_UNIT_PAGES;
+	PGAlignedBlock copy;
+	UnitWalk	walk;
+	uint32		unit;
+
+	begin_unit_walk(&walk, rel, topic->segment_pages,
+					NaradSlotFirstBlock(slot, topic->segment_pages), ndirs,
+					copy.data);
+	for (unit = 1; unit < nunits; unit++)
+	{
+		NaradUnitPlace place;
+
+		if (IsDirectoryUnit(unit))
+			continue;
+		if (walk_unit(&walk, unit, &place) != NULL)
+			return true;
+		if (place.dir_number >= ndirs)
+			break;
+	}
+	return false;
+}
+
+/* Makes a split slot without segments a free one. */
+static void
+free_split_slot(Relation rel, NaradLogTopic *topic, uint32 slot)
+{
+	NaradSegmentEntry entry;
+	NaradSegmentEntry empty = {0};
+	NaradSegmentRef ref;
+
+	if (!read_slot(rel, topic->segment_pages, slot, &entry) ||
+		entry.state != NARAD_SEGMENT_SPLIT ||
+		slot_has_segments(rel, topic, slot, entry.pages_prepared))
+		return;
+	slot_ref(topic, slot, &empty, &ref);
+	set_entry(rel, topic, &ref, &empty);
+	lower_hints(topic, slot, true);
+}
+
+/*
+ * NaradSegmentFreeLocked
+ *
+ * Frees segments in the order given; a crash in between leaves the last ones
+ * in use.  A split slot that has no others becomes free, too.  The allocator
+ * lock is held, and nobody else changes the entries.  Errors XX001, when not
+ * all are freed.
+ */
+void
+NaradSegmentFreeLocked(Relation rel, NaradLogTopic *topic,
+					   const NaradSegmentRef *refs, int nrefs)
+{
+	int			from;
+	int			to;
+
+	for (from = 0; from < nrefs; from = to)
+	{
+		for (to = from + 1; to < nrefs; to++)
+			if (refs[to].dir_block != refs[from].dir_block)
+				break;
+		free_on_page(rel, topic, &refs[from], to - from);
+	}
+	for (from = 0; from < nrefs; from++)
+	{
+		uint32		slot = NaradSlotOfBlock(refs[from].first_block,
+											topic->segment_pages);
+		bool		is_whole = refs[from].size_class == NARAD_CLASS_WHOLE;
+
+		lower_hints(topic, slot, is_whole);
+		if (!is_whole &&
+			(from + 1 == nrefs ||
+			 NaradSlotOfBlock(refs[from + 1].first_block,
+							  topic->segment_pages) != slot))
+			free_split_slot(rel, topic, slot);
+	}
+}
+
 /*
  * NaradSegmentFree
  *
@@ -1035,38 +1269,73 @@ NaradSegmentAllocate(Relation rel, NaradLogTopic *topic, int size_class,
 void
 NaradSegmentFree(Relation rel, NaradLogTopic *topic, const NaradSegmentRef *ref)
 {
-	NaradSegmentEntry entry = {0};
-	NaradSegmentEntry old;
-	uint64		blocks = group_blocks(topic->segment_pages);
-	uint32		slot;
-	int			i;
-
-	slot = (uint32) ((ref->first_block - 1) / blocks) * NARAD_ENTRIES_PER_PAGE +
-		(uint32) (((ref->first_block - 1) % blocks - 1) / topic->segment_pages);
-
-	LockRelationForExtension(rel, ExclusiveLock);
 	LWLockAcquire(&topic->alloc_lock, LW_EXCLUSIVE);
-	NaradSegmentReadEntry(rel, ref, &old);
-	set_entry(rel, topic, ref, &entry);
-	if (ref->size_class == NARAD_CLASS_WHOLE)
-		topic->free_hint = Min(topic->free_hint, slot);
-	for (i = 0; i < NARAD_CLASS_WHOLE; i++)
-	{
-		/* Free units may now be part of a longer run of them. */
-		if (ref->size_class == NARAD_CLASS_WHOLE ||
-			slot > topic->split_hint[i])
-			continue;
-		topic->split_hint[i] = slot;
-		topic->unit_hint[i] = 1;
-	}
+	NaradSegmentFreeLocked(rel, topic, ref, 1);
 	LWLockRelease(&topic->alloc_lock);
-	UnlockRelationForExtension(rel, ExclusiveLock);
+}
+
+/*
+ * NaradSegmentFreeBefore
+ *
+ * Is a whole slot free that lies before a block?  Locks as
+ * NaradSegmentAllocate.
+ */
+bool
+NaradSegmentFreeBefore(Relation rel, NaradLogTopic *topic, BlockNumber block)
+{
+	uint16		recycled;
+	uint32		slot;
+
+	LWLockAcquire(&topic->alloc_lock, LW_EXCLUSIVE);
+	slot = find_free_slot(rel, topic, &recycled);
+	LWLockRelease(&topic->alloc_lock);
+	return slot < NaradSlotOfBlock(block, topic->segment_pages);
+}
+
+/*
+ * NaradSegmentTruncate
+ *
+ * Cuts the file before a slot, as it and all slots behind are free.  What
+ * their entries say of recycled pages is forgotten first: those places will be
+ * holes when the file grows past them again.  The caller holds
+ * AccessExclusiveLock, so nobody else has a page, or an idea of the file's
+ * length.
+ */
+void
+NaradSegmentTruncate(Relation rel, NaradLogTopic *topic, uint32 slot)
+{
+	uint32		first = slot % NARAD_ENTRIES_PER_PAGE;
+
+	if (first != 0)
+	{
+		BlockNumber block = NaradSlotDirectoryBlock(slot,
+													topic->segment_pages);
+		PGAlignedBlock image;
+		NaradPageUpdate update = {0};
+
+		update.buffer = ReadBuffer(rel, block);
+		update.image = image.data;
+		LockBuffer(update.buffer, BUFFER_LOCK_EXCLUSIVE);
+		memcpy(image.data, BufferGetPage(update.buffer), BLCKSZ);
+		if (check_directory(rel, block, (Page) image.data))
+		{
+			memset(&DirectoryEntries(image.data)[first], 0,
+				   (NARAD_ENTRIES_PER_PAGE - first) *
+				   sizeof(NaradSegmentEntry));
+			NaradPagesUpdate(rel, &update, 1);
+		}
+		UnlockReleaseBuffer(update.buffer);
+	}
+	RelationTruncate(rel, first != 0 ?
+					 NaradSlotFirstBlock(slot, topic->segment_pages) :
+					 NaradSlotDirectoryBlock(slot, topic->segment_pages));
 }
 
 /*
  * NaradMetaPageAllocate
  *
- * A fresh zeroed page for whatever is not data; its block number.  Locks as
+ * A page for whatever is not data; its block number.  Its place may have held
+ * records before, so the caller logs all of it.  Locks as
  * NaradSegmentAllocate.  If the caller's use of it is not logged before a
  * crash, the page is lost until the topic is truncated.
  */
@@ -1091,13 +1360,17 @@ NaradMetaPageAllocate(Relation rel, NaradLogTopic *topic)
 	if (!topic->meta_prepared)
 	{
 		/* Remembered first: on a full disk the next try goes on from here. */
-		NaradSegmentPreparePages(rel, topic->meta_block, 0, topic->meta_left, NULL);
+		NaradSegmentPreparePages(rel, topic->meta_block, 0, 0,
+								 topic->meta_left, NULL);
 		topic->meta_prepared = true;
 	}
 	memset(&ref, 0, sizeof(ref));
+	ref.first_block = topic->meta_block;
 	ref.dir_block = topic->meta_dir_block;
 	ref.dir_index = topic->meta_dir_index;
-	NaradSegmentReadEntry(rel, &ref, &entry);
+	if (!read_entry(rel, RelationGetNumberOfBlocks(rel), ref.dir_block,
+					ref.dir_index, &entry))
+		report_damaged_directory(rel, ref.dir_block);
 	Assert(entry.state == NARAD_SEGMENT_META);
 	entry.pages_prepared++;
 	set_entry(rel, topic, &ref, &entry);

@@ -28,6 +28,8 @@ typedef struct NaradSegmentRef
 	uint16		dir_index;		/* ... and place there */
 	uint8		state;			/* as read; may be newer on disk */
 	uint8		size_class;
+	uint32		pages_used;		/* sealed */
+	uint32		pages_recycled; /* whole slots: that need no zeros */
 } NaradSegmentRef;
 
 /* Arithmetic; segment_pages is the topic's S. */
@@ -49,9 +51,9 @@ typedef struct NaradUnitPlace
 	BlockNumber dir_block;
 	uint16		dir_index;
 	uint32		dir_number;		/* of dir_block, counted within the slot */
-}			NaradUnitPlace;
+} NaradUnitPlace;
 extern void NaradUnitLocate(BlockNumber slot_block, uint32 unit,
-							NaradUnitPlace * place);
+							NaradUnitPlace *place);
 
 /*
  * The directory entry of the segment in which a block lies.  False for the
@@ -84,9 +86,14 @@ extern NaradSegmentRef *NaradSegmentList(Relation rel, uint32 segment_pages,
  */
 extern bool NaradSegmentNext(Relation rel, NaradSegmentRef *ref);
 
-/* Reads one entry from its page. */
+/*
+ * What the directory says now of a segment's place, whoever has it by now;
+ * and the same for whoever keeps others from changing it.
+ */
 extern void NaradSegmentReadEntry(Relation rel, const NaradSegmentRef *ref,
 								  NaradSegmentEntry *entry);
+extern void NaradSegmentReadOwnEntry(Relation rel, const NaradSegmentRef *ref,
+									 NaradSegmentEntry *entry);
 
 /*
  * Reserves the lowest free place of a class as NARAD_SEGMENT_SPARE for a
@@ -98,9 +105,29 @@ extern void NaradSegmentAllocate(Relation rel, struct NaradLogTopic *topic,
 								 int size_class, int partition, bool meta,
 								 NaradSegmentRef *ref);
 
-/* Frees a spare that turned out too small.  As NaradSegmentAllocate. */
+/* Frees a spare that is not wanted.  As NaradSegmentAllocate. */
 extern void NaradSegmentFree(Relation rel, struct NaradLogTopic *topic,
 							 const NaradSegmentRef *ref);
+
+/*
+ * Frees segments in the order given, in one WAL record for each run of them
+ * that one directory page describes.  The allocator lock is held, and keeps
+ * their places from being used.
+ */
+extern void NaradSegmentFreeLocked(Relation rel, struct NaradLogTopic *topic,
+								   const NaradSegmentRef *refs, int nrefs);
+
+/* Is a whole slot free that lies before a block?  As NaradSegmentAllocate. */
+extern bool NaradSegmentFreeBefore(Relation rel, struct NaradLogTopic *topic,
+								   BlockNumber block);
+
+/*
+ * Gives the file's end back to the file system, if every slot from one on is
+ * free.  The caller holds AccessExclusiveLock on the topic.
+ */
+extern void NaradSegmentTruncate(Relation rel, struct NaradLogTopic *topic,
+								 uint32 slot);
+extern uint32 NaradSlotOfBlock(BlockNumber block, uint32 segment_pages);
 
 /*
  * Replaces up to two entries, WAL-logged in one record.  The caller keeps
@@ -114,19 +141,20 @@ typedef struct NaradEntryChange
 extern void NaradSegmentWriteEntries(Relation rel, NaradTopicId topic_id,
 									 NaradEntryChange *changes, int nchanges);
 
-/* One fresh zeroed page for state and group pages; its block number. */
+/*
+ * A page for what is not data; its block number.  Whoever takes it logs it as a
+ * whole: its place may have held records.
+ */
 extern BlockNumber NaradMetaPageAllocate(Relation rel, struct NaradLogTopic *topic);
 
-/* Makes a meta page part of the file if a crash lost it. */
-extern void NaradBlockEnsure(Relation rel, BlockNumber block);
-
 /*
- * Makes pages [from, to) of a segment exist on disk as zeros and warms the
- * buffers of the first of them; ENOSPC is reported here.  Does not touch the
- * entry.  May be cancelled unless an LWLock is held.
+ * Makes pages [from, to) of a segment exist on disk, as zeros unless they are
+ * among its `recycled` first ones, and warms the buffers of the first of them;
+ * ENOSPC is reported here.  Does not touch the entry.  May be cancelled unless
+ * an LWLock is held.
  */
 extern void NaradSegmentPreparePages(Relation rel, BlockNumber first_block,
-									 uint32 from, uint32 to,
+									 uint32 recycled, uint32 from, uint32 to,
 									 BufferAccessStrategy strategy);
 
 #endif							/* LOG_SEGMENT_H */

@@ -473,8 +473,8 @@ static const TableAmRoutine naradam_methods = {
 	.scan_rescan = naradam_scan_rescan,
 	.scan_getnextslot = naradam_scan_getnextslot,
 
-	.parallelscan_estimate = table_block_parallelscan_estimate,
-	.parallelscan_initialize = table_block_parallelscan_initialize,
+	.parallelscan_estimate = naradam_parallelscan_estimate,
+	.parallelscan_initialize = naradam_parallelscan_initialize,
 	.parallelscan_reinitialize = table_block_parallelscan_reinitialize,
 
 	.index_fetch_begin = naradam_index_fetch_begin,

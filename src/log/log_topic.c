@@ -68,7 +68,7 @@ typedef struct MovedTopic
 	NaradTopicId topic_id;
 	RelFileLocator from;
 	RelFileLocator to;
-}			MovedTopic;
+} MovedTopic;
 
 /* This transaction's business with files; see NaradLogFilesMayGo. */
 static bool files_may_go;
@@ -76,7 +76,7 @@ static RelFileLocator *doomed_files;
 static int	ndoomed_files;
 static RelFileLocator *topic_files; /* of topics that DDL touched */
 static int	ntopic_files;
-static MovedTopic * moved_topics;
+static MovedTopic *moved_topics;
 static int	nmoved_topics;
 
 Size
@@ -321,6 +321,12 @@ recover_tail(TopicBuild *build, NaradLogPartition *part,
 		is_page_of(build, segment, (Page) copy.data))
 		part->first_time = NaradDataPageSpecial(copy.data)->base_time;
 
+	/* Whether these times were brought nobody knows any more. */
+	part->imported = page > 0 &&
+		part->last_time < GetCurrentTimestamp() - NARAD_IMPORT_AGE;
+	part->age_from = part->imported ? GetCurrentTimestamp() :
+		part->first_time;
+
 	if (damaged > 0)
 	{
 		NaradOffset skipped = end +
@@ -417,16 +423,12 @@ build_partition(TopicBuild *build, NaradLogPartition *part,
 
 	last = &segments[nmap - 1];
 	part->next_sequence = last->entry.sequence + 1;
+	part->last_time = last->entry.last_time;
 	pg_atomic_init_u64(&part->start_offset, segments[0].entry.first_offset);
 	if (last->entry.state == NARAD_SEGMENT_OPEN)
-	{
-		if (nmap > 1)
-			part->last_time = segments[nmap - 2].entry.last_time;
 		recover_tail(build, part, last);
-	}
 	else
 	{
-		part->last_time = last->entry.last_time;
 		pg_atomic_init_u64(&part->end_offset, last->entry.end_offset);
 	}
 
@@ -561,6 +563,9 @@ build_shared(TopicBuild *build)
 	NaradLockInit(&topic->alloc_lock, NARAD_LOCK_ALLOC);
 	NaradLockInit(&topic->groups_lock, NARAD_LOCK_GROUPS);
 	pg_atomic_init_u32(&topic->epoch, 0);
+	pg_atomic_init_u32(&topic->relid, RelationGetRelid(build->rel));
+	pg_atomic_init_u32(&topic->retention_wanted, 0);
+	pg_atomic_init_u32(&topic->drops_settled, 0);
 	if (build->has_meta)
 	{
 		topic->meta_block = build->meta_segment.ref.first_block +
@@ -654,6 +659,25 @@ find_shared(Relation rel, NaradTopicId topic_id)
 	topic = *find_link(&locator);
 	LWLockRelease(&TopicCtl->lock);
 	return topic != NULL && topic->topic_id == topic_id ? topic : NULL;
+}
+
+/*
+ * NaradLogTopicWalk
+ *
+ * Calls back for each topic, under the hash lock, shared.
+ */
+void
+NaradLogTopicWalk(NaradLogTopicVisitor visit, void *arg)
+{
+	NaradLogTopic *topic;
+	int			bucket;
+
+	LWLockAcquire(&TopicCtl->lock, LW_SHARED);
+	for (bucket = 0; bucket < TOPIC_BUCKETS; bucket++)
+		for (topic = TopicCtl->buckets[bucket]; topic != NULL;
+			 topic = topic->next)
+			visit(topic, arg);
+	LWLockRelease(&TopicCtl->lock);
 }
 
 /* The shared part of a topic, built if need be. */
@@ -765,6 +789,8 @@ NaradRelInfoAttach(Relation rel)
 
 		info = NaradRelInfoGet(rel);
 		info->shared = topic;
+		if (pg_atomic_read_u32(&topic->relid) != RelationGetRelid(rel))
+			pg_atomic_write_u32(&topic->relid, RelationGetRelid(rel));
 	}
 	return info;
 }
@@ -1053,7 +1079,7 @@ has_other_file(NaradTopicId topic_id, const RelFileLocator *files, int nfiles,
 
 	for (i = 0; i < nmoved_topics; i++)
 	{
-		const		MovedTopic *moved = &moved_topics[i];
+		const MovedTopic *moved = &moved_topics[i];
 
 		if (moved->topic_id == topic_id &&
 			!is_among(files, nfiles, is_commit ? &moved->to : &moved->from))

@@ -21,6 +21,9 @@
 
 #define NARAD_RING_SIZE 64
 
+/* A record whose time is so far behind the clock was not produced now. */
+#define NARAD_IMPORT_AGE USECS_PER_DAY
+
 /*
  * The offsets one open transaction has appended to one partition, from the
  * first to the last; others' may lie between.
@@ -69,7 +72,10 @@ typedef struct NaradLogPartition
 	uint64		next_sequence;	/* of the segment to be opened next */
 	int64		last_time;		/* produced_at of the last record, or
 								 * PG_INT64_MIN */
-	int64		first_time;		/* of the open segment's first record */
+	int64		first_time;		/* of the open segment's first record ... */
+	int64		age_from;		/* ... and when that came, by the clock */
+	bool		imported;		/* the open segment has, or may have, times
+								 * that inserters brought */
 	uint64		newest_xid;		/* FullTransactionId, of the open segment */
 	uint64		spare_oldest_xid;	/* lower bound for the spare, once opened */
 	uint32		open_epoch;		/* of the open segment */
@@ -113,6 +119,10 @@ typedef struct NaradLogTopic
 	LWLock		groups_lock;	/* group directory and state maps on disk */
 	pg_atomic_uint32 epoch;		/* 0 until this server run's first append;
 								 * written under alloc_lock */
+	pg_atomic_uint32 relid;		/* refreshed by whoever attaches it */
+	pg_atomic_uint32 retention_wanted;	/* log_retain.c */
+	pg_atomic_uint32 drops_settled; /* cleanup is 'settled', when retention
+									 * looked last */
 
 	/* Allocator, under alloc_lock: nothing below the hints is free. */
 	uint32		free_hint;		/* slot */
@@ -187,6 +197,11 @@ extern NaradLogPartition *NaradLogPartitionMake(NaradLogTopic *topic,
 
 /* Frees all; no error.  Nobody else has pointers. */
 extern void NaradLogPartitionsFree(NaradLogTopic *topic);
+
+/* Calls back for each topic in shared memory, under the lock of their table:
+ * a few instructions, no other lock. */
+typedef void (*NaradLogTopicVisitor) (NaradLogTopic *topic, void *arg);
+extern void NaradLogTopicWalk(NaradLogTopicVisitor visit, void *arg);
 
 extern void NaradLogTopicShmemInit(void);	/* once the memory area exists */
 extern Size NaradLogTopicShmemSize(void);

@@ -54,7 +54,7 @@
  * Reports a finding; its text is no sentence and names no topic.
  */
 void
-NaradVerifyFind(NaradVerify * verify, NaradSeverity severity, int partition,
+NaradVerifyFind(NaradVerify *verify, NaradSeverity severity, int partition,
 				NaradOffset offset, BlockNumber block, const char *format,...)
 {
 	char text[	512];
@@ -75,7 +75,7 @@ NaradVerifyFind(NaradVerify * verify, NaradSeverity severity, int partition,
  * Is it a page of the topic and kind, with the common special space?
  */
 bool
-NaradVerifyIsKind(const NaradVerify * verify, const char *page, uint16 kind)
+NaradVerifyIsKind(const NaradVerify *verify, const char *page, uint16 kind)
 {
 	PageHeader	header = (PageHeader) page;
 	const NaradPageSpecialHead *head;
@@ -97,7 +97,7 @@ NaradVerifyIsKind(const NaradVerify * verify, const char *page, uint16 kind)
  * Copies a page; a finding, and false, if it does not exist or is damaged.
  */
 bool
-NaradVerifyCopyPage(NaradVerify * verify, BlockNumber block, int partition,
+NaradVerifyCopyPage(NaradVerify *verify, BlockNumber block, int partition,
 					const char *what, char *copy)
 {
 	CHECK_FOR_INTERRUPTS();
@@ -122,7 +122,7 @@ NaradVerifyCopyPage(NaradVerify * verify, BlockNumber block, int partition,
  * The same, and it is of that kind.
  */
 bool
-NaradVerifyCopyKind(NaradVerify * verify, BlockNumber block, uint16 kind,
+NaradVerifyCopyKind(NaradVerify *verify, BlockNumber block, uint16 kind,
 					const char *what, char *copy)
 {
 	if (!NaradVerifyCopyPage(verify, block, -1, what, copy))
@@ -140,7 +140,7 @@ NaradVerifyCopyKind(NaradVerify * verify, BlockNumber block, uint16 kind,
 
 /* Is it in use as a meta page by now, whatever was collected? */
 static bool
-is_meta_page_now(NaradVerify * verify, BlockNumber block)
+is_meta_page_now(NaradVerify *verify, BlockNumber block)
 {
 	NaradSegmentEntry entry;
 	BlockNumber first_block;
@@ -153,7 +153,7 @@ is_meta_page_now(NaradVerify * verify, BlockNumber block)
 
 /* The collected segment of meta pages with a block, or NULL. */
 static NaradVerifyMeta *
-find_meta(NaradVerify * verify, BlockNumber block)
+find_meta(NaradVerify *verify, BlockNumber block)
 {
 	int			low = 0;
 	int			high = verify->nmetas;
@@ -181,7 +181,7 @@ find_meta(NaradVerify * verify, BlockNumber block)
  * first is known.
  */
 bool
-NaradVerifyUsePage(NaradVerify * verify, BlockNumber block, int partition,
+NaradVerifyUsePage(NaradVerify *verify, BlockNumber block, int partition,
 				   const char *what)
 {
 	NaradVerifyMeta *meta = find_meta(verify, block);
@@ -212,7 +212,7 @@ NaradVerifyUsePage(NaradVerify * verify, BlockNumber block, int partition,
 
 /* Copies a page of a chain, which nothing else may point to. */
 static bool
-copy_chained(NaradVerify * verify, BlockNumber block, uint16 kind,
+copy_chained(NaradVerify *verify, BlockNumber block, uint16 kind,
 			 const char *what, char *copy)
 {
 	return NaradVerifyUsePage(verify, block, -1, what) &&
@@ -221,7 +221,7 @@ copy_chained(NaradVerify * verify, BlockNumber block, uint16 kind,
 
 /* Does a page of a chain hold just so many bytes, from the partition it must? */
 static bool
-check_extent(NaradVerify * verify, BlockNumber block, const char *page,
+check_extent(NaradVerify *verify, BlockNumber block, const char *page,
 			 Size used, uint32 first_partition, uint32 expected)
 {
 	if (((PageHeader) page)->pd_lower == SizeOfPageHeaderData + used &&
@@ -255,7 +255,7 @@ NaradVerifyPartitionExists(const NaradVerify * verify, uint32 partition)
  * a page, began at 0.
  */
 static void
-verify_bases(NaradVerify * verify)
+verify_bases(NaradVerify *verify)
 {
 	PGAlignedBlock copy;
 	NaradBasesPage *page = (NaradBasesPage *)
@@ -285,13 +285,13 @@ verify_bases(NaradVerify * verify)
 
 /* No segment may begin before its partition. */
 static void
-verify_starts(NaradVerify * verify)
+verify_starts(NaradVerify *verify)
 {
 	int			i;
 
 	for (i = 0; verify->bases != NULL && i < verify->nsegments; i++)
 	{
-		const		NaradVerifySegment *segment = &verify->segments[i];
+		const NaradVerifySegment *segment = &verify->segments[i];
 
 		if (segment->entry.state != NARAD_SEGMENT_SPARE &&
 			segment->entry.first_offset <
@@ -310,7 +310,7 @@ verify_starts(NaradVerify * verify)
 
 /* The state pages of a group, and the maps to them. */
 static void
-verify_maps(NaradVerify * verify, const NaradGroupEntry *group)
+verify_maps(NaradVerify *verify, const NaradGroupEntry *group)
 {
 	PGAlignedBlock copy;
 	NaradStateMapPage *page = (NaradStateMapPage *)
@@ -351,7 +351,7 @@ verify_maps(NaradVerify * verify, const NaradGroupEntry *group)
  * Is the group at hand still what it was when its page was read?
  */
 bool
-NaradVerifyGroupStays(NaradVerify * verify, const NaradGroupEntry *group)
+NaradVerifyGroupStays(NaradVerify *verify, const NaradGroupEntry *group)
 {
 	PGAlignedBlock copy;
 	NaradGroupsPage *page = (NaradGroupsPage *)
@@ -368,7 +368,7 @@ NaradVerifyGroupStays(NaradVerify * verify, const NaradGroupEntry *group)
 }
 
 static bool
-check_group_entry(NaradVerify * verify, BlockNumber block,
+check_group_entry(NaradVerify *verify, BlockNumber block,
 				  const NaradGroupEntry *group)
 {
 	if (group->group_id != 0 && group->state >= NARAD_GROUP_LIVE &&
@@ -393,7 +393,7 @@ compare_ids(const void *a, const void *b)
 
 /* Each id is given once, and below the next one to be given (I12). */
 static void
-check_group_ids(NaradVerify * verify, NaradGroupId *ids, int nids)
+check_group_ids(NaradVerify *verify, NaradGroupId *ids, int nids)
 {
 	NaradMetaData meta;
 	int			i;
@@ -413,7 +413,7 @@ check_group_ids(NaradVerify * verify, NaradGroupId *ids, int nids)
 }
 
 static void
-verify_groups(NaradVerify * verify)
+verify_groups(NaradVerify *verify)
 {
 	PGAlignedBlock copy;
 	NaradGroupsPage *page = (NaradGroupsPage *)
@@ -461,7 +461,7 @@ verify_groups(NaradVerify * verify)
 
 /* Are all blocks zeros?  After a crash in the making of the topic they are. */
 static bool
-is_never_written(NaradVerify * verify, BlockNumber *block)
+is_never_written(NaradVerify *verify, BlockNumber *block)
 {
 	BlockNumber nblocks = RelationGetNumberOfBlocks(verify->rel);
 	PGAlignedBlock copy;
@@ -477,7 +477,7 @@ is_never_written(NaradVerify * verify, BlockNumber *block)
 }
 
 static bool
-meta_find(NaradVerify * verify, const char *text)
+meta_find(NaradVerify *verify, const char *text)
 {
 	NaradVerifyFind(verify, NARAD_SEVERITY_ERROR, -1, NARAD_INVALID_OFFSET, 0,
 					"metapage: %s", text);
@@ -486,7 +486,7 @@ meta_find(NaradVerify * verify, const char *text)
 
 /* The metapage's fields.  False if the rest cannot be found by it. */
 static bool
-check_meta(NaradVerify * verify, const char *page)
+check_meta(NaradVerify *verify, const char *page)
 {
 	const NaradMetaData *meta = &verify->meta;
 
@@ -515,7 +515,7 @@ check_meta(NaradVerify * verify, const char *page)
 
 /* Reads and checks the metapage; false if there is nothing to go by. */
 static bool
-verify_metapage(NaradVerify * verify)
+verify_metapage(NaradVerify *verify)
 {
 	PGAlignedBlock copy;
 	BlockNumber block;
@@ -542,7 +542,7 @@ verify_metapage(NaradVerify * verify)
  * The partition's end, read now; false if damage keeps it from being known.
  */
 bool
-NaradVerifyEnd(NaradVerify * verify, int partition, NaradOffset *end)
+NaradVerifyEnd(NaradVerify *verify, int partition, NaradOffset *end)
 {
 	if (verify->shared != NULL)
 	{
@@ -568,7 +568,7 @@ NaradVerifyEnd(NaradVerify * verify, int partition, NaradOffset *end)
  * Verifies the file; findings go to verify->report.  See log_verify.h.
  */
 bool
-NaradVerifyLog(NaradVerify * verify)
+NaradVerifyLog(NaradVerify *verify)
 {
 	NaradRelInfo *info;
 

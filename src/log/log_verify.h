@@ -16,7 +16,7 @@ typedef enum NaradSeverity
 {
 	NARAD_SEVERITY_WARNING,		/* odd, and costs nothing but space */
 	NARAD_SEVERITY_ERROR		/* something is lost, or may be */
-}			NaradSeverity;
+} NaradSeverity;
 
 /* partition -1, NARAD_INVALID_OFFSET, InvalidBlockNumber: does not apply. */
 typedef void (*NaradVerifyReport) (NaradSeverity severity, int partition,
@@ -38,7 +38,7 @@ typedef struct NaradVerifySegment
 {
 	NaradSegmentRef ref;
 	NaradSegmentEntry entry;
-}			NaradVerifySegment;
+} NaradVerifySegment;
 
 /* A segment of meta pages, and which of them were met. */
 typedef struct NaradVerifyMeta
@@ -47,7 +47,7 @@ typedef struct NaradVerifyMeta
 	uint32		nused;
 	uint32		npages;			/* at most 32 */
 	uint32		met;			/* a bit for each page */
-}			NaradVerifyMeta;
+} NaradVerifyMeta;
 
 typedef struct NaradVerify
 {
@@ -73,7 +73,7 @@ typedef struct NaradVerify
 	NaradOffset *ends;			/* of each partition, as found on its pages */
 	NaradOffset *bases;			/* where each began; NULL: at 0 */
 	BlockNumber groups_block;	/* of the group at hand */
-}			NaradVerify;
+} NaradVerify;
 
 /*
  * Verifies a topic's file.  Any lock on the relation, and an active snapshot;
@@ -81,9 +81,9 @@ typedef struct NaradVerify
  * and drop meanwhile gives no finding.  Damage is no error but a finding.
  * False if there is no metapage to go by.
  */
-extern bool NaradVerifyLog(NaradVerify * verify);
+extern bool NaradVerifyLog(NaradVerify *verify);
 
-extern void NaradVerifyFind(NaradVerify * verify, NaradSeverity severity,
+extern void NaradVerifyFind(NaradVerify *verify, NaradSeverity severity,
 							int partition, NaradOffset offset,
 							BlockNumber block, const char *format,...)
 			pg_attribute_printf(6, 7);
@@ -92,7 +92,7 @@ extern void NaradVerifyFind(NaradVerify * verify, NaradSeverity severity,
  * Says that a page is in use as what is named: a finding if it does not lie
  * in a segment of meta pages, or was met before.  True if it is all right.
  */
-extern bool NaradVerifyUsePage(NaradVerify * verify, BlockNumber block,
+extern bool NaradVerifyUsePage(NaradVerify *verify, BlockNumber block,
 							   int partition, const char *what);
 
 /* Is there such a partition, perhaps added since the metapage was read? */
@@ -100,27 +100,27 @@ extern bool NaradVerifyPartitionExists(const NaradVerify * verify,
 									   uint32 partition);
 
 /* Is the group still there as it was read?  False in doubt. */
-extern bool NaradVerifyGroupStays(NaradVerify * verify,
+extern bool NaradVerifyGroupStays(NaradVerify *verify,
 								  const NaradGroupEntry *group);
 
 /* The partition's end, not older than the call; false if it is not known. */
-extern bool NaradVerifyEnd(NaradVerify * verify, int partition,
+extern bool NaradVerifyEnd(NaradVerify *verify, int partition,
 						   NaradOffset *end);
 
 /* The parts of it; for log_verify.c. */
-extern void NaradVerifyDirectory(NaradVerify * verify);
-extern void NaradVerifyData(NaradVerify * verify);
+extern void NaradVerifyDirectory(NaradVerify *verify);
+extern void NaradVerifyData(NaradVerify *verify);
 
 /* Copies a page; a finding, and false, if it does not exist or is damaged. */
-extern bool NaradVerifyCopyPage(NaradVerify * verify, BlockNumber block,
+extern bool NaradVerifyCopyPage(NaradVerify *verify, BlockNumber block,
 								int partition, const char *what, char *copy);
 
 /* The same of a page with the common special space and contents. */
-extern bool NaradVerifyCopyKind(NaradVerify * verify, BlockNumber block,
+extern bool NaradVerifyCopyKind(NaradVerify *verify, BlockNumber block,
 								uint16 kind, const char *what, char *copy);
 
 /* Is the page, not new, of the topic and kind, with a sound header? */
-extern bool NaradVerifyIsKind(const NaradVerify * verify, const char *page,
+extern bool NaradVerifyIsKind(const NaradVerify *verify, const char *page,
 							  uint16 kind);
 
 #endif							/* LOG_VERIFY_H */

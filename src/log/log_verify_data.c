@@ -40,7 +40,7 @@
 typedef struct DataWalk
 {
 	NaradVerify *verify;
-	const		NaradVerifySegment *segment;
+	const NaradVerifySegment *segment;
 	BufferAccessStrategy strategy;
 	NaradOffset next;			/* no offset from here on may be lower */
 	int64		time;			/* nor any time */
@@ -54,21 +54,50 @@ typedef struct DataWalk
 
 	uint8		states[NARAD_MAX_ITEMS + 1];	/* NaradRecordState of items */
 	PGAlignedBlock page;
-}			DataWalk;
+} DataWalk;
 
-/* Does the segment still lie where it did, if that can be read? */
+/* An entry of a directory page; false if that cannot be read, or is none. */
 static bool
-segment_stays(DataWalk * walk)
+look_at_entry(DataWalk *walk, BlockNumber block, int index,
+			  NaradSegmentEntry *entry)
+{
+	PGAlignedBlock copy;
+
+	if (!NaradPageCopyChecked(walk->verify->rel, block, copy.data) ||
+		!NaradVerifyIsKind(walk->verify, copy.data, NARAD_PAGE_DIRECTORY))
+		return false;
+	*entry = ((const NaradSegmentEntry *)
+			  PageGetContents((Page) copy.data))[index];
+	return true;
+}
+
+/* Is the slot of a segment still split, if that can be read? */
+static bool
+slot_stays_split(DataWalk *walk, const NaradSegmentRef *ref)
+{
+	uint32		pages = walk->verify->meta.segment_pages;
+	uint32		slot = NaradSlotOfBlock(ref->first_block, pages);
+	NaradSegmentEntry entry;
+
+	return !look_at_entry(walk, NaradSlotDirectoryBlock(slot, pages),
+						  slot % NARAD_ENTRIES_PER_PAGE, &entry) ||
+		entry.state == NARAD_SEGMENT_SPLIT;
+}
+
+/*
+ * Does the segment still lie where it did, if that can be read?  What described
+ * it in a split slot may be a data page by now.
+ */
+static bool
+segment_stays(DataWalk *walk)
 {
 	const NaradSegmentRef *ref = &walk->segment->ref;
-	PGAlignedBlock copy;
-	const NaradSegmentEntry *entry;
+	NaradSegmentEntry found;
+	const NaradSegmentEntry *entry = &found;
 
-	if (!NaradPageCopyChecked(walk->verify->rel, ref->dir_block, copy.data) ||
-		!NaradVerifyIsKind(walk->verify, copy.data, NARAD_PAGE_DIRECTORY))
-		return true;
-	entry = (const NaradSegmentEntry *) PageGetContents((Page) copy.data) +
-		ref->dir_index;
+	if (!look_at_entry(walk, ref->dir_block, ref->dir_index, &found))
+		return ref->size_class == NARAD_CLASS_WHOLE ||
+			slot_stays_split(walk, ref);
 	return (entry->state == NARAD_SEGMENT_OPEN ||
 			entry->state == NARAD_SEGMENT_SEALED) &&
 		entry->partition == ref->partition &&
@@ -77,7 +106,7 @@ segment_stays(DataWalk * walk)
 
 /* A finding about the segment at hand; text is complete. */
 static void
-find(DataWalk * walk, NaradOffset offset, BlockNumber block, const char *text)
+find(DataWalk *walk, NaradOffset offset, BlockNumber block, const char *text)
 {
 	if (segment_stays(walk))
 		NaradVerifyFind(walk->verify, NARAD_SEVERITY_ERROR,
@@ -113,7 +142,7 @@ ask_states(Page page, void *arg)
 
 /* The contents of a committed record (I11). */
 static void
-verify_contents(DataWalk * walk, BlockNumber block, OffsetNumber item,
+verify_contents(DataWalk *walk, BlockNumber block, OffsetNumber item,
 				NaradOffset offset, int64 time)
 {
 	Page		page = (Page) walk->page.data;
@@ -143,7 +172,7 @@ verify_contents(DataWalk * walk, BlockNumber block, OffsetNumber item,
 
 /* Notes that the pages that follow continue a record. */
 static void
-begin_continuation(DataWalk * walk, BlockNumber block, OffsetNumber item,
+begin_continuation(DataWalk *walk, BlockNumber block, OffsetNumber item,
 				   NaradOffset offset)
 {
 	Page		page = (Page) walk->page.data;
@@ -161,7 +190,7 @@ begin_continuation(DataWalk * walk, BlockNumber block, OffsetNumber item,
 }
 
 static void
-verify_record(DataWalk * walk, BlockNumber block, OffsetNumber item)
+verify_record(DataWalk *walk, BlockNumber block, OffsetNumber item)
 {
 	const NaradSegmentEntry *entry = &walk->segment->entry;
 	Page		page = (Page) walk->page.data;
@@ -196,7 +225,7 @@ verify_record(DataWalk * walk, BlockNumber block, OffsetNumber item)
 
 /* Item 1 of a page that continues a record of the pages before. */
 static void
-verify_continuation(DataWalk * walk, BlockNumber block)
+verify_continuation(DataWalk *walk, BlockNumber block)
 {
 	Page		page = (Page) walk->page.data;
 	const NaradDataSpecial *special = NaradDataPageSpecial(page);
@@ -227,7 +256,7 @@ verify_continuation(DataWalk * walk, BlockNumber block)
 
 /* Items are placed downward, each below the one before. */
 static void
-verify_items(DataWalk * walk, BlockNumber block)
+verify_items(DataWalk *walk, BlockNumber block)
 {
 	Page		page = (Page) walk->page.data;
 	uint32		upper = ((PageHeader) page)->pd_special;
@@ -248,7 +277,7 @@ verify_items(DataWalk * walk, BlockNumber block)
 
 /* A page of the segment, in walk->page, with states. */
 static void
-verify_page(DataWalk * walk, BlockNumber block)
+verify_page(DataWalk *walk, BlockNumber block)
 {
 	Page		page = (Page) walk->page.data;
 	const NaradDataSpecial *special = NaradDataPageSpecial(page);
@@ -275,7 +304,7 @@ verify_page(DataWalk * walk, BlockNumber block)
 
 /* Copies a page of the segment; what is found wrong is in *problem. */
 static NaradPageStatus
-copy_page(DataWalk * walk, BlockNumber block, const char **problem)
+copy_page(DataWalk *walk, BlockNumber block, const char **problem)
 {
 	const NaradSegmentRef *ref = &walk->segment->ref;
 	NaradVerify *verify = walk->verify;
@@ -300,9 +329,9 @@ copy_page(DataWalk * walk, BlockNumber block, const char **problem)
  * may be, of which the ones in use come first.
  */
 static uint32
-pages_to_verify(DataWalk * walk, bool *exact)
+pages_to_verify(DataWalk *walk, bool *exact)
 {
-	const		NaradVerifySegment *segment = walk->segment;
+	const NaradVerifySegment *segment = walk->segment;
 	NaradLogTopic *shared = walk->verify->shared;
 	uint32		npages = 0;
 	bool		is_open = false;
@@ -333,7 +362,7 @@ pages_to_verify(DataWalk * walk, bool *exact)
 
 /* The pages [from, to) are not what they must be. */
 static void
-find_bad_run(DataWalk * walk, uint32 from, uint32 to, const char *problem)
+find_bad_run(DataWalk *walk, uint32 from, uint32 to, const char *problem)
 {
 	BlockNumber first = walk->segment->ref.first_block;
 
@@ -346,10 +375,10 @@ find_bad_run(DataWalk * walk, uint32 from, uint32 to, const char *problem)
 }
 
 static void
-verify_segment(DataWalk * walk)
+verify_segment(DataWalk *walk)
 {
 	NaradVerify *verify = walk->verify;
-	const		NaradVerifySegment *segment = walk->segment;
+	const NaradVerifySegment *segment = walk->segment;
 	BlockNumber first = segment->ref.first_block;
 	BlockNumber nblocks = RelationGetNumberOfBlocks(verify->rel);
 	bool		exact;
@@ -404,7 +433,7 @@ verify_segment(DataWalk * walk)
  * Looks at all pages of all segments, partition by partition.
  */
 void
-NaradVerifyData(NaradVerify * verify)
+NaradVerifyData(NaradVerify *verify)
 {
 	DataWalk   *walk = palloc0(sizeof(DataWalk));
 	int			partition = -1;
@@ -414,7 +443,7 @@ NaradVerifyData(NaradVerify * verify)
 	walk->strategy = GetAccessStrategy(BAS_BULKREAD);
 	for (i = 0; i < verify->nsegments; i++)
 	{
-		const		NaradVerifySegment *segment = &verify->segments[i];
+		const NaradVerifySegment *segment = &verify->segments[i];
 
 		if (segment->entry.state == NARAD_SEGMENT_SPARE)
 			continue;

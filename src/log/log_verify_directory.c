@@ -42,7 +42,7 @@
 
 /* Copies a directory page; false, with findings, if it is none. */
 static bool
-copy_directory(NaradVerify * verify, BlockNumber block, char *copy)
+copy_directory(NaradVerify *verify, BlockNumber block, char *copy)
 {
 	if (NaradVerifyCopyKind(verify, block, NARAD_PAGE_DIRECTORY,
 							"directory page", copy))
@@ -58,7 +58,7 @@ copy_directory(NaradVerify * verify, BlockNumber block, char *copy)
 }
 
 static void
-add_meta(NaradVerify * verify, const NaradSegmentEntry *entry,
+add_meta(NaradVerify *verify, const NaradSegmentEntry *entry,
 		 const NaradSegmentRef *ref)
 {
 	NaradVerifyMeta *meta;
@@ -86,7 +86,7 @@ add_meta(NaradVerify * verify, const NaradSegmentEntry *entry,
 
 /* What is wrong with an entry that is not free, taken alone; or NULL. */
 static const char *
-entry_problem(NaradVerify * verify, const NaradSegmentEntry *entry,
+entry_problem(NaradVerify *verify, const NaradSegmentEntry *entry,
 			  const NaradSegmentRef *ref)
 {
 	if (entry->state != NARAD_SEGMENT_SPARE &&
@@ -96,6 +96,8 @@ entry_problem(NaradVerify * verify, const NaradSegmentEntry *entry,
 		return "state is not known";
 	if (entry->pages_prepared > ref->npages)
 		return "more pages are prepared than it has";
+	if (entry->recycled_units * NARAD_UNIT_PAGES > ref->npages)
+		return "more pages are recycled than it has";
 	if (entry->state == NARAD_SEGMENT_META)
 		return NULL;
 	if (!NaradVerifyPartitionExists(verify, entry->partition))
@@ -120,7 +122,7 @@ entry_problem(NaradVerify * verify, const NaradSegmentEntry *entry,
 
 /* Takes an entry that is not free to the list it belongs to. */
 static void
-add_segment(NaradVerify * verify, const NaradSegmentEntry *entry,
+add_segment(NaradVerify *verify, const NaradSegmentEntry *entry,
 			BlockNumber first_block, uint32 npages, BlockNumber dir_block,
 			int dir_index)
 {
@@ -179,13 +181,13 @@ typedef struct UnitWalk
 	uint32		ncovered;		/* following units of the segment at hand */
 	BlockNumber covered_by;
 	PGAlignedBlock copy;
-}			UnitWalk;
+} UnitWalk;
 
 #define IsDirectoryUnit(unit) ((unit) % NARAD_DIRECTORY_PERIOD == 0)
 
 /* Does a segment of so many units fit in at a unit? */
 static bool
-run_fits(const UnitWalk * walk, uint32 unit, uint32 nunits)
+run_fits(const UnitWalk *walk, uint32 unit, uint32 nunits)
 {
 	uint32		i;
 
@@ -199,8 +201,8 @@ run_fits(const UnitWalk * walk, uint32 unit, uint32 nunits)
 
 /* Looks at the entry of one unit. */
 static void
-verify_unit(NaradVerify * verify, UnitWalk * walk, uint32 unit,
-			const NaradUnitPlace * place)
+verify_unit(NaradVerify *verify, UnitWalk *walk, uint32 unit,
+			const NaradUnitPlace *place)
 {
 	NaradSegmentEntry *entry =
 	&DirectoryEntries(walk->copy.data)[place->dir_index];
@@ -235,7 +237,7 @@ verify_unit(NaradVerify * verify, UnitWalk * walk, uint32 unit,
 }
 
 static void
-verify_split_slot(NaradVerify * verify, const NaradSegmentEntry *slot,
+verify_split_slot(NaradVerify *verify, const NaradSegmentEntry *slot,
 				  BlockNumber slot_block, BlockNumber dir_block, int dir_index)
 {
 	UnitWalk	walk;
@@ -283,7 +285,7 @@ verify_split_slot(NaradVerify * verify, const NaradSegmentEntry *slot,
  * but for the first directory page of a slot that was about to be split.
  */
 static void
-verify_unwritten(NaradVerify * verify, BlockNumber dir_block, BlockNumber end)
+verify_unwritten(NaradVerify *verify, BlockNumber dir_block, BlockNumber end)
 {
 	BlockNumber block = NaradFindUsedBlock(verify->rel, verify->meta.topic_id,
 										   dir_block + 1, end);
@@ -298,7 +300,7 @@ verify_unwritten(NaradVerify * verify, BlockNumber dir_block, BlockNumber end)
 }
 
 static void
-verify_slots(NaradVerify * verify, BlockNumber dir_block, uint32 first,
+verify_slots(NaradVerify *verify, BlockNumber dir_block, uint32 first,
 			 const char *copy)
 {
 	uint32		pages = verify->meta.segment_pages;
@@ -327,7 +329,7 @@ verify_slots(NaradVerify * verify, BlockNumber dir_block, uint32 first,
 
 /* One walk over all of it. */
 static void
-walk_directory(NaradVerify * verify)
+walk_directory(NaradVerify *verify)
 {
 	uint32		pages = verify->meta.segment_pages;
 	PGAlignedBlock copy;
@@ -386,8 +388,8 @@ compare_metas(const void *a, const void *b)
 
 /* A segment and the one after it in its partition. */
 static void
-verify_successor(NaradVerify * verify, const NaradVerifySegment * segment,
-				 const NaradVerifySegment * next)
+verify_successor(NaradVerify *verify, const NaradVerifySegment *segment,
+				 const NaradVerifySegment *next)
 {
 	const NaradSegmentEntry *a = &segment->entry;
 	const NaradSegmentEntry *b = &next->entry;
@@ -429,7 +431,7 @@ verify_successor(NaradVerify * verify, const NaradVerifySegment * segment,
 }
 
 static void
-verify_chains(NaradVerify * verify)
+verify_chains(NaradVerify *verify)
 {
 	NaradMetaData meta;
 	int			i;
@@ -438,8 +440,8 @@ verify_chains(NaradVerify * verify)
 		meta = verify->meta;
 	for (i = 0; i < verify->nsegments; i++)
 	{
-		const		NaradVerifySegment *segment = &verify->segments[i];
-		const		NaradVerifySegment *next = segment + 1;
+		const NaradVerifySegment *segment = &verify->segments[i];
+		const NaradVerifySegment *next = segment + 1;
 		bool		is_spare = segment->entry.state == NARAD_SEGMENT_SPARE;
 
 		if (!is_spare && segment->entry.epoch > meta.epoch)
@@ -470,7 +472,7 @@ verify_chains(NaradVerify * verify)
  * Looks at the segment directory, and fills in what the others go by.
  */
 void
-NaradVerifyDirectory(NaradVerify * verify)
+NaradVerifyDirectory(NaradVerify *verify)
 {
 	uint64		nfindings = verify->nfindings;
 	int			attempt;

@@ -32,6 +32,7 @@
 #include "log/log_append.h"
 #include "log/log_hull.h"
 #include "log/log_partition.h"
+#include "log/log_retain.h"
 #include "log/log_tableam.h"
 #include "log/log_topic.h"
 #include "log/log_xact.h"
@@ -86,14 +87,17 @@ forget_callback(XactEvent event, void *arg)
 			NaradLogCheckPrepare();
 			return;
 		case XACT_EVENT_COMMIT:
+			NaradRetainAtXactEnd(true);
 			NaradLogForgetFiles(true);
 			if (OidIsValid(dropped_database))
 				NaradLogForgetDatabase(dropped_database);
 			break;
 		case XACT_EVENT_ABORT:
+			NaradRetainAtXactEnd(false);
 			NaradLogForgetFiles(false);
 			break;
 		case XACT_EVENT_PREPARE:
+			NaradRetainAtXactEnd(false);
 			break;
 		default:
 			return;

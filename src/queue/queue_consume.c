@@ -44,6 +44,8 @@
  *
  *		committed			leased, with its deadline counted from now
  *		dead, damaged		settled, with the whole run the reader tells of
+ *		dropped				lost, with all below the partition's start, when
+ *							the shard is moved there
  *		in progress, own	pending, until the ring tells of its end
  *		not for the
  *		snapshot, or the
@@ -88,6 +90,7 @@
 #include "log/log_read.h"
 #include "queue/queue_consume.h"
 #include "queue/queue_deadletter.h"
+#include "queue/queue_retain.h"
 #include "queue/queue_settle.h"
 #include "queue/queue_xact.h"
 
@@ -666,6 +669,8 @@ claim_group(NaradConsumer *c, int want)
 		LWLockRelease(&shard->lock);
 		return false;
 	}
+	(void) NaradShardOvertake(shard,
+							  pg_atomic_read_u64(&c->part->start_offset));
 	read_ring(shard, c->part);
 	c->end = pg_atomic_read_u64(&c->part->end_offset);
 	c->generation = shard->generation;
@@ -954,7 +959,7 @@ dispose_claim(NaradConsumer *c, NaradClaim *done, int64 now,
 	NaradShard *shard = c->shard;
 	NaradLease *lease = NaradLeaseFind(&shard->leases, done->offset);
 
-	/* Gone when the group was dropped meanwhile. */
+	/* Gone when the group, or by retention the message, was dropped. */
 	if (!done->is_learned && (lease == NULL || lease->nonce != done->nonce))
 		return;
 	if (c->ordered && !dispose_by_key(c, done, lease))
@@ -987,6 +992,7 @@ dispose_claim(NaradConsumer *c, NaradClaim *done, int64 now,
 			give_back(shard, lease, done->recheck);
 			break;
 		case NARAD_READ_INVISIBLE:
+		case NARAD_READ_DROPPED:
 		case NARAD_READ_END:
 			give_back(shard, lease, true);
 			break;
@@ -1068,6 +1074,8 @@ dispose_group(NaradConsumer *c)
 	if (NaradShardIsOf(shard, c->group_id) &&
 		shard->generation == c->generation)
 	{
+		(void) NaradShardOvertake(shard,
+								  pg_atomic_read_u64(&c->part->start_offset));
 		for (int i = 0; i < c->nclaims; i++)
 			dispose_claim(c, &c->claims[i], now, wall_now);
 		recheck_ended(c);

@@ -166,6 +166,20 @@ NaradDeadLetterFailed(NaradShard *shard, NaradLease *lease, int64 now)
 }
 
 /*
+ * Entries below an offset were removed: retention has dropped the messages.
+ * A move that is under way meets no entry at its end.  Exclusive shard lock; no
+ * error.
+ */
+void
+NaradDeadLetterDropped(NaradShard *shard, NaradOffset start)
+{
+	if (shard->is_moving && shard->moving < start)
+		shard->is_moving = false;
+	if (shard->is_dead_listed)
+		(void) list_shard(shard);
+}
+
+/*
  * The shard's entries go.  Exclusive shard lock; no error.
  */
 void
@@ -302,6 +316,7 @@ NaradDeadLetterClaim(NaradShard *shard, NaradGroupId group_id,
 		{
 			describe(shard, lease, letter);
 			shard->is_moving = true;
+			shard->moving = lease->offset;
 			NaradXactPin(NARAD_ACTION_MOVE, shard, lease, 0, NULL);
 		}
 		(void) list_shard(shard);

@@ -38,6 +38,7 @@ extern void NaradDeadLetterMoved(NaradShard *shard);
 extern void NaradDeadLetterFailed(NaradShard *shard, NaradLease *lease,
 								  int64 now);
 extern void NaradDeadLetterForget(NaradShard *shard);
+extern void NaradDeadLetterDropped(NaradShard *shard, NaradOffset start);
 
 /*
  * For the worker: a shard of this database that has one to be moved now; false

@@ -48,6 +48,7 @@ typedef struct NaradDatabase
 	Oid			database;		/* InvalidOid: free for another */
 	bool		is_wanted;		/* should have a worker; hint without lock */
 	bool		is_starting;	/* the launcher has asked for one */
+	bool		is_visited;		/* the one there is has looked at everything */
 	int			nbars;			/* statements that keep workers away */
 	int			worker_pid;		/* 0: none */
 	Latch	   *worker_latch;
@@ -287,6 +288,24 @@ NaradDirtyWake(Oid database)
 	LWLockRelease(&DirtyCtl->lock);
 }
 
+/*
+ * NaradDirtyWant
+ *
+ * There is something for a database's worker to do; has one started if there
+ * is none.  Without memory for a new database it is left.  No error.
+ */
+void
+NaradDirtyWant(Oid database)
+{
+	NaradDatabase *db;
+
+	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
+	db = make_database(database);
+	if (db != NULL)
+		want_worker(db);
+	LWLockRelease(&DirtyCtl->lock);
+}
+
 /* ----------------------------------------------------------------
  *		Backends
  * ----------------------------------------------------------------
@@ -323,7 +342,8 @@ NaradDirtyAttach(void)
 	LWLockRelease(&DirtyCtl->lock);
 	if (db == NULL)
 		NaradReportOutOfMemory("a database");
-	if (my_database == NULL)
+	/* The worker waits for those who are counted. */
+	if (my_database == NULL && db->worker_pid != MyProcPid)
 	{
 		on_shmem_exit(detach_backend, (Datum) 0);
 		pg_atomic_fetch_add_u32(&db->nattached, 1);
@@ -434,11 +454,52 @@ NaradDirtyBecomeWorker(void)
 		{
 			db->worker_pid = MyProcPid;
 			db->worker_latch = MyLatch;
+			db->is_visited = false;
 			accepted = true;
 		}
 	}
 	LWLockRelease(&DirtyCtl->lock);
 	return accepted;
+}
+
+/*
+ * NaradDirtyVisited
+ *
+ * This worker has looked at everything once; cheap when repeated.
+ */
+void
+NaradDirtyVisited(void)
+{
+	NaradDatabase *db;
+
+	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
+	db = find_database(MyDatabaseId);
+	if (db != NULL && db->worker_pid == MyProcPid && !db->is_visited)
+	{
+		db->is_visited = true;
+		wake_launcher();
+	}
+	LWLockRelease(&DirtyCtl->lock);
+}
+
+/*
+ * NaradDirtyWasVisited
+ *
+ * Has the worker of a database looked at everything once, or is there none
+ * to be waited for: it left, or failed, or could not be started?
+ */
+bool
+NaradDirtyWasVisited(Oid database)
+{
+	NaradDatabase *db;
+	bool		was_visited;
+
+	LWLockAcquire(&DirtyCtl->lock, LW_SHARED);
+	db = find_database(database);
+	was_visited = db == NULL || !db->is_wanted || db->nbars > 0 ||
+		db->is_visited || db->retry_delay > 0;
+	LWLockRelease(&DirtyCtl->lock);
+	return was_visited;
 }
 
 /*
@@ -599,7 +660,7 @@ NaradDirtyForgetDatabase(Oid database)
 	if (db != NULL && db->ndirty == 0 && db->worker_pid == 0)
 	{
 		db->database = InvalidOid;
-		db->is_wanted = db->is_starting = false;
+		db->is_wanted = db->is_starting = db->is_visited = false;
 		db->nbars = 0;
 		db->retry_at = db->retry_delay = 0;
 	}

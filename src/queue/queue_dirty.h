@@ -47,6 +47,9 @@ extern int	NaradDirtyCount(void);	/* of this database */
 /* Wakes a database's worker, if it has one, to look around. */
 extern void NaradDirtyWake(Oid database);
 
+/* The same, or has one started.  No error. */
+extern void NaradDirtyWant(Oid database);
+
 /*
  * Backends announce their database, so that it gets a worker; cheap when
  * repeated.  May error 53200.  NaradDirtyAttached counts them.
@@ -64,6 +67,11 @@ extern int	NaradDirtyWanting(Oid *databases, int max, long *next_ms);
 /* This process is the worker of its database; false if there is another, or
  * the database is barred. */
 extern bool NaradDirtyBecomeWorker(void);
+
+/* It has looked at everything once.  The launcher asks whether that is so, or
+ * there is no worker to wait for. */
+extern void NaradDirtyVisited(void);
+extern bool NaradDirtyWasVisited(Oid database);
 
 /* It no longer is; done: until somebody announces the database again. */
 extern void NaradDirtyLeaveWorker(bool done);

@@ -260,6 +260,15 @@ find_starts(Relation rel, NaradRelInfo *info, NaradStartFrom start,
 	return starts;
 }
 
+/* Where a partition begins; info is attached. */
+static NaradOffset
+partition_start(NaradRelInfo *info, int partition)
+{
+	NaradLogPartition *part = NaradLogPartitionFind(info->shared, partition);
+
+	return part == NULL ? 0 : pg_atomic_read_u64(&part->start_offset);
+}
+
 /*
  * NaradGroupCreate
  *
@@ -284,7 +293,10 @@ NaradGroupCreate(Relation rel, NaradRelInfo *info, const char *name,
 		starts = find_starts(rel, info, start, start_time, &nstarts);
 	NARAD_STOP("group-starts");
 
-	/* Nobody finds the group before its start positions are written. */
+	/*
+	 * Nobody finds the group before its start positions are written.  What
+	 * retention has dropped by now is not lost to it; from here on it counts.
+	 */
 	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
 	NaradGroupMake(rel, info, name, starts == NULL, &entry, &created);
 	if (created && starts != NULL)
@@ -293,7 +305,8 @@ NaradGroupCreate(Relation rel, NaradRelInfo *info, const char *name,
 		{
 			if (starts[i] == NARAD_INVALID_OFFSET)
 				continue;
-			NaradStateStartAt(rel, info, &entry, i, starts[i]);
+			NaradStateStartAt(rel, info, &entry, i,
+							  Max(starts[i], partition_start(info, i)));
 			NARAD_FAIL("group-start");
 		}
 		NaradGroupMakeLive(rel, info, &entry);

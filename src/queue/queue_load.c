@@ -7,7 +7,8 @@
  * Invariants: I5: a journal entry counts if and only if its transaction
  *             committed.  I1: in doubt the shard starts earlier: without a
  *             page, with a damaged one, or with one that belongs to another
- *             log.
+ *             log.  One that retention has overtaken jumps to the earliest
+ *             record, and what it loses is counted.
  * Locks:      the shard's io_lock is held by the caller; its lock is not
  *             needed, since nobody else touches such a shard.
  * Runs in:    any backend, at the first use of a shard.
@@ -28,6 +29,7 @@
 #include "base/base_memory.h"
 #include "log/log_meta.h"
 #include "queue/queue_page.h"
+#include "queue/queue_retain.h"
 #include "queue/queue_state.h"
 
 /* The image a head page speaks of, palloc'ed; NULL if it is damaged. */
@@ -259,7 +261,7 @@ load_journal_page(NaradShard *shard, const char *page, Size start,
 
 static void
 load_journal(Relation rel, NaradShard *shard, const char *page,
-			 const NaradStateOwner *owner, NaradStateDamage * damage)
+			 const NaradStateOwner *owner, NaradStateDamage *damage)
 {
 	const NaradStateHead *head = NaradPageStateHead(page);
 	PGAlignedBlock copy;
@@ -283,12 +285,13 @@ load_journal(Relation rel, NaradShard *shard, const char *page,
 /* A page that is ours: frontier, what is settled above, what comes back. */
 static void
 load_page(Relation rel, NaradShard *shard, const char *page,
-		  const NaradStateOwner *owner, NaradStateDamage * damage)
+		  const NaradStateOwner *owner, NaradStateDamage *damage)
 {
 	const NaradStateHead *head = NaradPageStateHead(page);
 	char	   *image = read_image(rel, page, owner);
 
-	shard->frontier = Max(shard->frontier, head->frontier);
+	shard->frontier = head->frontier;
+	shard->lost = head->lost_to_retention;
 	shard->generation = head->generation;
 	shard->dead_lettered = head->dead_lettered;
 	if (image != NULL)
@@ -345,7 +348,7 @@ start_at_earliest(NaradShard *shard, NaradOffset earliest)
  */
 void
 NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard,
-			   NaradStateDamage * damage)
+			   NaradStateDamage *damage)
 {
 	NaradLogPartition *part = NaradLogPartitionGet(info->shared,
 												   shard->partition);
@@ -364,7 +367,11 @@ NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard,
 	if (block != InvalidBlockNumber)
 		kind = NaradStateHeadCopy(rel, block, &owner, copy.data);
 	if (kind == NARAD_HEAD_OURS)
+	{
 		load_page(rel, shard, copy.data, &owner, damage);
+		damage->nlost = NaradShardOvertake(shard, earliest);
+		shard->lost_untold = 0; /* by NaradStateReport it is */
+	}
 	else if (kind == NARAD_HEAD_BAD)
 		damage->head = true;
 
@@ -382,10 +389,10 @@ NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard,
 /*
  * NaradStateReport
  *
- * Tells what was found damaged at loading.  No narad lock is held.
+ * Tells what was found damaged, or lost, at loading.  No narad lock is held.
  */
 void
-NaradStateReport(Relation rel, const NaradStateDamage * damage)
+NaradStateReport(Relation rel, const NaradStateDamage *damage)
 {
 	const char *topic = RelationGetRelationName(rel);
 
@@ -414,4 +421,7 @@ NaradStateReport(Relation rel, const NaradStateDamage * damage)
 				(errmsg("frontier of group \"%s\" in partition %d of topic \"%s\" lies beyond the partition's end",
 						damage->group, damage->partition, topic),
 				 errdetail("The group starts at the earliest message of the partition.")));
+	if (damage->nlost > 0)
+		NaradRetainReportLoss(topic, damage->group, damage->partition,
+							  damage->nlost);
 }

@@ -57,7 +57,8 @@ typedef struct NaradStateHead
 	uint32		image_crc;		/* CRC-32C of the image */
 	BlockNumber journal;		/* first journal page, or 0 */
 	NaradOffset handout_mark;	/* reserved */
-	uint64		lost_to_retention;	/* reserved */
+	uint64		lost_to_retention;	/* offsets dropped before they were
+									 * settled, at most */
 	uint64		dead_lettered;	/* messages that were given up */
 	BlockNumber spare;			/* first unused journal page, or 0 */
 	uint32		reserved1;

@@ -45,6 +45,7 @@
 #include "log/log_tableam.h"
 #include "queue/queue_deadletter.h"
 #include "queue/queue_dirty.h"
+#include "queue/queue_retain.h"
 #include "queue/queue_settle.h"
 #include "queue/queue_xact.h"
 
@@ -58,6 +59,7 @@
 typedef struct NaradSettleTarget
 {
 	NaradShard *shard;
+	NaradOffset start;			/* of its partition */
 	int64		visibility_timeout; /* us; the topic's */
 	NaradRetryPolicy policy;
 } NaradSettleTarget;
@@ -181,6 +183,7 @@ find_shard(const NaradReceipt *receipt, NaradSettleTarget *target)
 	NaradQueueTopic *topic = NULL;
 	NaradGroup *group;
 	NaradRelInfo *info;
+	NaradLogPartition *part = NULL;
 	const NaradTopicSettings *settings;
 	Relation	rel;
 
@@ -206,6 +209,13 @@ find_shard(const NaradReceipt *receipt, NaradSettleTarget *target)
 	settings = NaradTopicSettingsGet(rel);
 	target->visibility_timeout = settings->visibility_timeout;
 	NaradRetryPolicyGet(settings, &target->policy);
+	info = NaradRelInfoLook(rel);
+	target->start = 0;
+	if (info != NULL && info->shared != NULL &&
+		receipt->partition < NARAD_MAX_PARTITIONS)
+		part = NaradLogPartitionFind(info->shared, (int) receipt->partition);
+	if (part != NULL)
+		target->start = pg_atomic_read_u64(&part->start_offset);
 	relation_close(rel, NoLock);
 
 	group = NaradGroupById(topic, receipt->group_id);
@@ -218,20 +228,24 @@ find_shard(const NaradReceipt *receipt, NaradSettleTarget *target)
 
 /*
  * The lease of a receipt, if this transaction may settle it.  A lease whose
- * time is over is returned here, so that its last moment is the same for all.
+ * time is over is returned here, so that its last moment is the same for all;
+ * what retention dropped goes here, too, if its turn has not come yet.
  * Exclusive shard lock.
  */
 static NaradSettleStatus
-find_lease(NaradShard *shard, const NaradReceipt *receipt, int64 now,
-		   NaradLease **found)
+find_lease(const NaradSettleTarget *target, const NaradReceipt *receipt,
+		   int64 now, NaradLease **found)
 {
+	NaradShard *shard = target->shard;
 	NaradLease *lease;
 
 	if (!NaradShardIsOf(shard, receipt->group_id))
 		return NARAD_SETTLE_UNKNOWN;
+	(void) NaradShardOvertake(shard, target->start);
 	if (receipt->offset < shard->frontier ||
 		NaradSetContains(&shard->settled, receipt->offset))
-		return NARAD_SETTLE_SETTLED;
+		return NaradShardWasOvertaken(shard, receipt->offset) ?
+			NARAD_SETTLE_RETENTION : NARAD_SETTLE_SETTLED;
 	lease = NaradLeaseFind(&shard->leases, receipt->offset);
 	if (lease == NULL)
 		return NARAD_SETTLE_UNKNOWN;
@@ -301,7 +315,7 @@ pin_receipt(NaradActionKind kind, const NaradReceipt *receipt, int64 delay,
 	kept = keep_reason(reason, &target.policy);
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	shard->policy = target.policy;
-	status = find_lease(shard, receipt, NaradClockNow(), &lease);
+	status = find_lease(&target, receipt, NaradClockNow(), &lease);
 	if (status == NARAD_SETTLE_OK)
 		NaradXactPin(kind, shard, lease, delay, kept);
 	LWLockRelease(&shard->lock);
@@ -374,7 +388,7 @@ NaradExtend(const NaradReceipt *receipt, int64 timeout, TimestampTz *expires_at)
 
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	now = NaradClockNow();
-	status = find_lease(shard, receipt, now, &lease);
+	status = find_lease(&target, receipt, now, &lease);
 	if (status == NARAD_SETTLE_OK)
 	{
 		lease->expires_at = GetCurrentTimestamp() + timeout;

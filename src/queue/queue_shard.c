@@ -7,7 +7,7 @@
  *             offsets, and the count of holes.
  * Invariants: I6: the frontier only grows within a generation, and everything
  *             below it was settled: acknowledged, or dead or damaged for
- *             good.  settled holds what is settled at or above the frontier,
+ *             good; or it was dropped by retention, and counted (I1).  settled holds what is settled at or above the frontier,
  *             and never the frontier itself.  nholes counts the leases that
  *             lie below the highest settled offset and are leased or
  *             returned: what consumers could close.
@@ -120,6 +120,9 @@ reset_shard(NaradLogPartition *part, NaradShard *shard, NaradGroupId group_id)
 	shard->capped = shard->corrupt = shard->dead_lettered = 0;
 	shard->is_moving = false;
 	memset(&shard->policy, 0, sizeof(NaradRetryPolicy));
+	shard->lost = shard->lost_untold = 0;
+	shard->lost_told_at = 0;
+	shard->nlosses = 0;
 	shard->changes = shard->changes_written = 0;
 	shard->head_block = InvalidBlockNumber;
 	shard->written_lsn = InvalidXLogRecPtr;
@@ -133,7 +136,7 @@ reset_shard(NaradLogPartition *part, NaradShard *shard, NaradGroupId group_id)
  */
 static bool
 load_shard(Relation rel, NaradRelInfo *info, NaradShard *shard,
-		   NaradGroupId group_id, NaradStateDamage * damage)
+		   NaradGroupId group_id, NaradStateDamage *damage)
 {
 	NaradLogPartition *part = NaradLogPartitionGet(info->shared,
 												   shard->partition);
@@ -157,7 +160,12 @@ load_shard(Relation rel, NaradRelInfo *info, NaradShard *shard,
 	is_there = group_is_there(shard->group, group_id);
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	if (is_there)
+	{
 		shard->dropped = false;
+		/* Retention overtook the group since its page was written. */
+		if (damage->nlost > 0)
+			NaradDirtyMark(shard);
+	}
 	else
 		empty_shard(shard);
 	LWLockRelease(&shard->lock);
@@ -277,6 +285,7 @@ NaradShardSeek(NaradShard *shard, uint32 generation, NaradOffset frontier)
 	shard->frontier = frontier;
 	shard->settled_end = frontier;
 	shard->scan_pos = frontier;
+	shard->nlosses = 0;
 	shard->returned_turn = false;
 	shard->capped_in_flight = shard->capped_ahead = false;
 	shard->changes_written = ++shard->changes;

@@ -16,6 +16,7 @@
 #include "queue/queue_topic.h"
 
 #define NARAD_MAX_RECHECKS 32
+#define NARAD_MAX_LOSSES 8
 
 /*
  * What the topic's settings say about messages that come back.  Each shard has
@@ -87,10 +88,19 @@ typedef struct NaradShard
 	uint32		nholes;			/* leases with is_hole: below settled_end and
 								 * leased or returned */
 	uint64		dead_lettered;	/* messages that were given up, ever */
-	bool		is_moving;		/* the worker has one pinned */
+	bool		is_moving;		/* the worker has one pinned: */
+	NaradOffset moving;
 	pg_atomic_uint64 next_deadline; /* monotonic us: not later than the
 									 * earliest; NARAD_NO_DEADLINE; read by
 									 * anybody */
+
+	/* What retention dropped before it was settled (queue_retain.c). */
+	uint64		lost;			/* offsets, ever; on the state page */
+	uint64		lost_untold;	/* of them, not logged yet */
+	int64		lost_told_at;	/* monotonic us, or 0 */
+	int			nlosses;
+	NaradRange	losses[NARAD_MAX_LOSSES];	/* the last times: what was jumped
+											 * over, settled or not */
 
 	/* Counters, since the server started. */
 	uint64		delivered;

@@ -47,6 +47,7 @@
 #include "log/log_meta.h"
 #include "queue/queue_dirty.h"
 #include "queue/queue_page.h"
+#include "queue/queue_retain.h"
 #include "queue/queue_state.h"
 
 /* Larger images go to a chain, to leave room for the journal. */
@@ -201,6 +202,7 @@ typedef struct StateSnapshot
 	NaradOffset frontier;
 	uint32		generation;
 	uint64		dead_lettered;
+	uint64		lost;			/* to retention */
 	uint64		changes;
 	int64		taken_at;		/* monotonic us */
 	bool		dropped;
@@ -233,6 +235,7 @@ take_snapshot(NaradShard *shard, StateSnapshot *snapshot)
 	snapshot->frontier = shard->frontier;
 	snapshot->generation = shard->generation;
 	snapshot->dead_lettered = shard->dead_lettered;
+	snapshot->lost = shard->lost;
 	snapshot->changes = shard->changes;
 	snapshot->taken_at = NaradClockNow();
 	snapshot->dropped = shard->dropped;
@@ -618,6 +621,7 @@ build_head(Relation rel, NaradRelInfo *info, const NaradStateOwner *owner,
 	head->generation = snapshot->generation;
 	head->frontier = snapshot->frontier;
 	head->dead_lettered = snapshot->dead_lettered;
+	head->lost_to_retention = snapshot->lost;
 	head->image_len = snapshot->image_len;
 	head->image_crc = NaradImageCrc(snapshot->image, snapshot->image_len);
 	if (snapshot->image_len <= INLINE_LIMIT &&
@@ -743,6 +747,7 @@ write_state(Relation rel, NaradRelInfo *info, NaradShard *shard,
 	{
 		clean_journal(&w);
 		finish_write(shard, &snapshot);
+		NaradQueueRetainSettled(info, shard->partition, snapshot.frontier);
 	}
 	end_write(&w);
 	pfree(snapshot.image);
@@ -808,6 +813,7 @@ NaradStateSeek(Relation rel, NaradRelInfo *info, NaradShard *shard,
 	is_ours = NaradShardIsOf(shard, group_id);
 	snapshot.generation = shard->generation + 1;
 	snapshot.dead_lettered = shard->dead_lettered;
+	snapshot.lost = shard->lost;
 	LWLockRelease(&shard->lock);
 	snapshot.image = "";
 	snapshot.frontier = target;
@@ -825,6 +831,7 @@ NaradStateSeek(Relation rel, NaradRelInfo *info, NaradShard *shard,
 			NaradShardSeek(shard, snapshot.generation, target);
 			shard->written_lsn = lsn;
 			clean_journal(&w);
+			NaradQueueRetainSettled(info, shard->partition, target);
 		}
 		end_write(&w);
 	}
@@ -1092,23 +1099,31 @@ NaradStateStartAt(Relation rel, NaradRelInfo *info,
 bool
 NaradStatePeek(Relation rel, NaradRelInfo *info,
 			   const NaradGroupEntry *group, int partition,
-			   NaradStateFigures *figures)
+			   NaradStateFigures *figures, bool *damaged)
 {
 	NaradStateOwner owner;
+	NaradHeadKind kind;
 	PGAlignedBlock copy;
 	BlockNumber block;
 	NaradMetaData meta;
 
+	if (damaged != NULL)
+		*damaged = false;
 	if (!NaradMetaRead(rel, &meta))
 		return false;
 	owner.topic_id = meta.topic_id;
 	owner.group_id = group->group_id;
 	owner.partition = partition;
 	block = NaradStateBlock(rel, info, group->group_id, partition, false);
-	if (block == InvalidBlockNumber ||
-		NaradStateHeadCopy(rel, block, &owner, copy.data) != NARAD_HEAD_OURS)
+	if (block == InvalidBlockNumber)
+		return false;
+	kind = NaradStateHeadCopy(rel, block, &owner, copy.data);
+	if (damaged != NULL)
+		*damaged = kind == NARAD_HEAD_BAD;
+	if (kind != NARAD_HEAD_OURS)
 		return false;
 	figures->frontier = NaradPageStateHead(copy.data)->frontier;
 	figures->dead_lettered = NaradPageStateHead(copy.data)->dead_lettered;
+	figures->lost = NaradPageStateHead(copy.data)->lost_to_retention;
 	return true;
 }

@@ -23,13 +23,14 @@ typedef struct NaradStateDamage
 	NaradOffset frontier;		/* then */
 	BlockNumber journal_block;	/* a journal page, or 0 */
 	bool		beyond_end;		/* another log's; started at the earliest */
-}			NaradStateDamage;
+	uint64		nlost;			/* not damage: dropped by retention */
+} NaradStateDamage;
 
 /* queue_load.c: fills an empty shard's frontier, settled set, delivery
  * counts; under its io_lock.  *damage: zeroes before. */
 extern void NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard,
-						   NaradStateDamage * damage);
-extern void NaradStateReport(Relation rel, const NaradStateDamage * damage);
+						   NaradStateDamage *damage);
+extern void NaradStateReport(Relation rel, const NaradStateDamage *damage);
 
 /*
  * Writes the union of memory and page, folding ended journal entries; nothing
@@ -61,16 +62,18 @@ extern void NaradStateStartAt(Relation rel, NaradRelInfo *info,
 							  const NaradGroupEntry *group, int partition,
 							  NaradOffset frontier);
 
-/* What a page says without its image. */
+/* What a page says without its image: WAL-logged state. */
 typedef struct NaradStateFigures
 {
 	NaradOffset frontier;
 	uint64		dead_lettered;
+	uint64		lost;			/* to retention */
 } NaradStateFigures;
 
-/* Figures as on the page; for views and standbys.  False if no page. */
+/* Figures as on the page; for views, standbys, retention.  False if there is no
+ * page; it may be *damaged (NULL: not asked). */
 extern bool NaradStatePeek(Relation rel, NaradRelInfo *info,
 						   const NaradGroupEntry *group, int partition,
-						   NaradStateFigures *figures);
+						   NaradStateFigures *figures, bool *damaged);
 
 #endif							/* QUEUE_STATE_H */

@@ -399,6 +399,40 @@ NaradTopicCheckAcl(Relation rel, AclMode mode)
 				 errhint("Use a role to which the policies do not apply.")));
 }
 
+/*
+ * NaradQueueTopicList
+ *
+ * OIDs of all tables with our access method.  Nothing is locked: some may be
+ * gone by the time they are opened.
+ */
+List *
+NaradQueueTopicList(void)
+{
+	Oid			am = get_table_am_oid("narad", true);
+	List	   *result = NIL;
+	Relation	pg_class;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	if (!OidIsValid(am))
+		return NIL;
+	pg_class = table_open(RelationRelationId, AccessShareLock);
+	ScanKeyInit(&key, Anum_pg_class_relam, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(am));
+	scan = systable_beginscan(pg_class, InvalidOid, false, NULL, 1, &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
+
+		if (form->relkind == RELKIND_RELATION)
+			result = lappend_oid(result, form->oid);
+	}
+	systable_endscan(scan);
+	table_close(pg_class, AccessShareLock);
+	return result;
+}
+
 /* ----------------------------------------------------------------
  *		Topics in shared memory
  * ----------------------------------------------------------------
@@ -837,6 +871,7 @@ NaradQueueTopicRegister(void)
 {
 	NaradLogEventTable.topic_gone = NaradQueueTopicGone;
 	NaradLogEventTable.records_decided = NaradWaitRecords;
+	NaradLogEventTable.retention_wanted = NaradDirtyWant;
 	CacheRegisterRelcacheCallback(settings_invalidated, (Datum) 0);
 	previous_object_access = object_access_hook;
 	object_access_hook = topic_object_access;

@@ -14,6 +14,7 @@
 #include "datatype/timestamp.h"
 #include "lib/ilist.h"
 #include "log/log_topic.h"
+#include "nodes/pg_list.h"
 #include "port/atomics.h"
 #include "queue/queue_wait.h"
 #include "utils/acl.h"
@@ -93,6 +94,9 @@ typedef struct NaradQueueTopic
 /* The caller has the relation locked (any lock).  Valid until the next
  * chance of invalidation. */
 extern const NaradTopicSettings *NaradTopicSettingsGet(Relation rel);
+
+/* OIDs of all topics of the database; nothing is locked. */
+extern List *NaradQueueTopicList(void);
 
 /* ERROR 42809 "... is not a topic" unless the relation is one (AM narad). */
 extern void NaradTopicCheck(Relation rel);

@@ -52,13 +52,13 @@ typedef struct StateCheck
 	PGAlignedBlock copy;		/* a chained page */
 	List	   *chained;		/* blocks of the chains */
 	NaradOffset end;			/* one past what is settled by the page */
-}			StateCheck;
+} StateCheck;
 
-static void find(StateCheck * check, NaradOffset offset, BlockNumber block,
+static void find(StateCheck *check, NaradOffset offset, BlockNumber block,
 				 const char *format,...) pg_attribute_printf(4, 5);
 
 static void
-find(StateCheck * check, NaradOffset offset, BlockNumber block,
+find(StateCheck *check, NaradOffset offset, BlockNumber block,
 	 const char *format,...)
 {
 	char text[	256];
@@ -76,7 +76,7 @@ find(StateCheck * check, NaradOffset offset, BlockNumber block,
 
 /* The next page of a chain, in check->copy; false at its end. */
 static bool
-next_chained(StateCheck * check, BlockNumber *block, const char *what)
+next_chained(StateCheck *check, BlockNumber *block, const char *what)
 {
 	BlockNumber nblocks = RelationGetNumberOfBlocks(check->verify->rel);
 
@@ -105,7 +105,7 @@ next_chained(StateCheck * check, BlockNumber *block, const char *what)
 
 /* A chain of which only the pages matter. */
 static void
-verify_chain(StateCheck * check, BlockNumber block, const char *what)
+verify_chain(StateCheck *check, BlockNumber block, const char *what)
 {
 	while (next_chained(check, &block, what))
 		 /* that is all */ ;
@@ -115,7 +115,7 @@ verify_chain(StateCheck * check, BlockNumber block, const char *what)
 
 /* The image, palloc'ed; NULL, with a finding, if it is not complete. */
 static char *
-read_image(StateCheck * check)
+read_image(StateCheck *check)
 {
 	const NaradStateHead *head = NaradPageStateHead(check->head.data);
 	const NaradStateChain *chain = NaradPageStateChain(check->copy.data);
@@ -156,7 +156,7 @@ read_image(StateCheck * check)
 
 /* One item at `data`, of which `left` bytes are there; its size, or 0. */
 static Size
-verify_item(StateCheck * check, const NaradImageItem *item, const char *data,
+verify_item(StateCheck *check, const NaradImageItem *item, const char *data,
 			Size left, NaradOffset *next)
 {
 	NaradOffset base = item->chunk << NARAD_CHUNK_BITS;
@@ -212,7 +212,7 @@ verify_item(StateCheck * check, const NaradImageItem *item, const char *data,
 
 /* Items parse, and come in order. */
 static void
-verify_image(StateCheck * check, const char *image, Size len)
+verify_image(StateCheck *check, const char *image, Size len)
 {
 	const NaradStateHead *head = NaradPageStateHead(check->head.data);
 	NaradOffset next = 0;
@@ -243,7 +243,7 @@ verify_image(StateCheck * check, const char *image, Size len)
 
 /* Entries from a place of a page to its end. */
 static void
-verify_entries(StateCheck * check, const char *page, Size at,
+verify_entries(StateCheck *check, const char *page, Size at,
 			   BlockNumber block)
 {
 	const NaradJournalEntry *entry;
@@ -266,7 +266,7 @@ verify_entries(StateCheck * check, const char *page, Size at,
 }
 
 static void
-verify_journal(StateCheck * check)
+verify_journal(StateCheck *check)
 {
 	const NaradStateHead *head = NaradPageStateHead(check->head.data);
 	BlockNumber block = head->journal;
@@ -285,7 +285,7 @@ verify_journal(StateCheck * check)
 
 /* Nothing may be settled that the partition does not have. */
 static void
-verify_settled_end(StateCheck * check, NaradOffset settled)
+verify_settled_end(StateCheck *check, NaradOffset settled)
 {
 	NaradOffset end;
 
@@ -298,7 +298,7 @@ verify_settled_end(StateCheck * check, NaradOffset settled)
 
 /* A head page that is ours, or an older group's. */
 static void
-verify_head(StateCheck * check)
+verify_head(StateCheck *check)
 {
 	const NaradStateHead *head = NaradPageStateHead(check->head.data);
 	int			unused = head->chain_in_use == 1 ? 1 : 0;
@@ -334,7 +334,7 @@ verify_head(StateCheck * check)
 
 /* Looks once. */
 static void
-verify_once(StateCheck * check)
+verify_once(StateCheck *check)
 {
 	NaradVerify *verify = check->verify;
 	NaradHeadKind kind;
@@ -374,7 +374,7 @@ verify_once(StateCheck * check)
  * the end of the file was never written.
  */
 void
-NaradVerifyStatePage(NaradVerify * verify, const NaradGroupEntry *group,
+NaradVerifyStatePage(NaradVerify *verify, const NaradGroupEntry *group,
 					 int partition, BlockNumber block)
 {
 	StateCheck *check;
@@ -426,10 +426,10 @@ typedef struct ShardCheck
 	NaradOffset stray;			/* a lease of something settled */
 	NaradOffset frontier;
 	NaradOffset scan_pos;
-}			ShardCheck;
+} ShardCheck;
 
 static void
-count_leases(const NaradShard *shard, ShardCheck * check)
+count_leases(const NaradShard *shard, ShardCheck *check)
 {
 	NaradLease *lease = NULL;
 
@@ -447,7 +447,7 @@ count_leases(const NaradShard *shard, ShardCheck * check)
 }
 
 static void
-count_settled(const NaradShard *shard, ShardCheck * check)
+count_settled(const NaradShard *shard, ShardCheck *check)
 {
 	const NaradSet *set = &shard->settled;
 	uint64		next = 0;
@@ -470,7 +470,7 @@ count_settled(const NaradShard *shard, ShardCheck * check)
 }
 
 static void
-find_shard(NaradVerify * verify, int partition, NaradOffset offset,
+find_shard(NaradVerify *verify, int partition, NaradOffset offset,
 		   const char *name, const char *text)
 {
 	NaradVerifyFind(verify, NARAD_SEVERITY_ERROR, partition, offset,
@@ -479,7 +479,7 @@ find_shard(NaradVerify * verify, int partition, NaradOffset offset,
 }
 
 static void
-verify_shard(NaradVerify * verify, NaradShard *shard)
+verify_shard(NaradVerify *verify, NaradShard *shard)
 {
 	ShardCheck	check = {0};
 	char		name[NAMEDATALEN];
@@ -558,7 +558,7 @@ list_groups(NaradQueueTopic *topic)
  * is there.  Makes nothing.
  */
 void
-NaradVerifyShards(NaradVerify * verify)
+NaradVerifyShards(NaradVerify *verify)
 {
 	NaradQueueTopic *topic;
 	ListCell   *cell;

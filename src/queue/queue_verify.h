@@ -13,7 +13,7 @@
 #include "log/log_verify.h"
 
 /* One state page and those chained to it; for NaradVerify.state. */
-extern void NaradVerifyStatePage(NaradVerify * verify,
+extern void NaradVerifyStatePage(NaradVerify *verify,
 								 const NaradGroupEntry *group, int partition,
 								 BlockNumber block);
 
@@ -21,6 +21,6 @@ extern void NaradVerifyStatePage(NaradVerify * verify,
  * The topic's shards in memory, if any, once NaradVerifyLog is done.  Not
  * during recovery.
  */
-extern void NaradVerifyShards(NaradVerify * verify);
+extern void NaradVerifyShards(NaradVerify *verify);
 
 #endif							/* QUEUE_VERIFY_H */

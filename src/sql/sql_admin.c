@@ -1,13 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * sql_admin.c
- *	  verify: what is wrong with a topic; offset_for_time, offset_for_epoch.
+ *	  verify: what is wrong with a topic; offset_for_time, offset_for_epoch;
+ *	  apply_retention.
  *
- * Owns:		nothing; changes nothing.
+ * Owns:		nothing.
  * Invariants:	I11: damage is a row, and no error.
- * Locks:		AccessShareLock on the topic, given back at the end.
- * Runs in:		any backend, during recovery too.
- * On error:	nothing to undo.
+ * Locks:		AccessShareLock on the topic, for apply_retention
+ *				RowExclusiveLock, given back at the end.
+ * Runs in:		any backend, and all but apply_retention during recovery too.
+ * On error:	nothing to undo; what retention dropped is dropped, whatever
+ *				becomes of the transaction.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -15,14 +18,21 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/table.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "log/log_find.h"
+#include "log/log_tableam.h"
+#include "queue/queue_retain.h"
 #include "queue/queue_topic.h"
 #include "queue/queue_verify.h"
 #include "sql/sql_args.h"
@@ -32,6 +42,7 @@
 PG_FUNCTION_INFO_V1(narad_verify);
 PG_FUNCTION_INFO_V1(narad_offset_for_time);
 PG_FUNCTION_INFO_V1(narad_offset_for_epoch);
+PG_FUNCTION_INFO_V1(narad_apply_retention);
 
 /*
  * A row for a finding.
@@ -124,4 +135,82 @@ narad_offset_for_epoch(PG_FUNCTION_ARGS)
 	if (!found)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64((int64) offset);
+}
+
+/*
+ * Retention of one topic, and its file cut if that is worth it.
+ */
+static void
+retain_topic(Relation rel, NaradRetainResult *result)
+{
+	NaradRelInfo *found = NaradRelInfoAttach(rel);
+	NaradRelInfo info;
+	bool		again;
+
+	if (found == NULL)
+		return;
+	info = *found;
+	NaradQueueRetain(rel, &info, result);
+	(void) NaradRetainGiveBack(rel, &info, &again);
+}
+
+/*
+ * The same, of a topic that is open with AccessShareLock.
+ */
+static void
+lock_and_retain(Relation rel, NaradRetainResult *result)
+{
+	LockRelation(rel, RowExclusiveLock);
+	retain_topic(rel, result);
+	UnlockRelation(rel, RowExclusiveLock);
+}
+
+/*
+ * The same of all topics of the current user.
+ */
+static void
+retain_own_topics(NaradRetainResult *result)
+{
+	ListCell   *lc;
+
+	foreach(lc, NaradQueueTopicList())
+	{
+		Relation	rel = try_relation_open(lfirst_oid(lc), AccessShareLock);
+
+		CHECK_FOR_INTERRUPTS();
+		if (rel == NULL)
+			continue;
+		if (NaradRelIsTopic(rel) &&
+			has_privs_of_role(GetUserId(), rel->rd_rel->relowner))
+			lock_and_retain(rel, result);
+		relation_close(rel, AccessShareLock);
+	}
+}
+
+Datum
+narad_apply_retention(PG_FUNCTION_ARGS)
+{
+	NaradRetainResult result;
+	TupleDesc	desc;
+	Datum		values[2];
+	bool		isnull[2] = {false};
+
+	NaradArgCheckWritable("apply_retention()");
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	NaradRetainResultInit(&result);
+	if (PG_ARGISNULL(0))
+		retain_own_topics(&result);
+	else
+	{
+		Relation	rel = NaradArgTopic(fcinfo, 0, AccessShareLock);
+
+		NaradTopicCheckOwner(rel);
+		lock_and_retain(rel, &result);
+		table_close(rel, AccessShareLock);
+	}
+	values[0] = Int32GetDatum(result.nfreed);
+	values[1] = Int64GetDatum(result.ndropped);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+													  values, isnull)));
 }

@@ -27,6 +27,7 @@
 #include "miscadmin.h"
 #include "utils/rel.h"
 
+#include "base/base_stop.h"
 #include "log/log_meta.h"
 #include "log/log_read.h"
 #include "queue/queue_await.h"
@@ -99,6 +100,21 @@ check_topic(Relation rel, void *arg)
 	NaradTopicCheckValueType(rel, call->bytes, call->instead);
 }
 
+/*
+ * NR416, for an offset that was retained when the call began.
+ */
+static void
+report_dropped(Relation rel, int partition, NaradOffset offset)
+{
+	NaradOffset earliest;
+	NaradOffset end;
+	NaradOffset stable;
+
+	NaradPartitionBounds(rel, NaradTopicInfo(rel), partition, &earliest, &end,
+						 &stable);
+	NaradArgCheckOffset(rel, partition, (int64) offset, earliest, end);
+}
+
 static void
 put_record(ReturnSetInfo *rsinfo, Relation rel, HeapTuple tuple,
 		   Datum *values, bool *isnull)
@@ -121,12 +137,21 @@ fetch_records(Relation rel, FetchCall *call, NaradOffset stable)
 	NaradReader *reader;
 
 	reader = NaradReaderBegin(rel, NaradTopicInfo(rel), call->partition, NULL);
+	NARAD_STOP("fetch-begun");
 	while (call->next < stable && call->nmessages < call->max_messages)
 	{
 		NaradRead	read;
 
 		CHECK_FOR_INTERRUPTS();
 		NaradReaderRead(reader, call->next, &read);
+		if (read.status == NARAD_READ_DROPPED)
+		{
+			/* Overtaken: what was read so far, or nothing any more. */
+			if (call->nmessages == 0)
+				report_dropped(rel, call->partition, call->next);
+			call->full = true;
+			break;
+		}
 		if (read.status == NARAD_READ_OK)
 		{
 			if (call->nmessages > 0 &&

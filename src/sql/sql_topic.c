@@ -65,6 +65,7 @@
 
 #include "log/log_meta.h"
 #include "log/log_partition.h"
+#include "log/log_retain.h"
 #include "queue/queue_topic.h"
 #include "sql/sql_args.h"
 #include "sql/sql_topic.h"
@@ -72,7 +73,7 @@
 /* Arguments of both functions that are no columns of the table. */
 #define ARG_PARTITIONS			1
 #define ARG_SEGMENT_SIZE		14
-#define ARG_SEGMENT_AGE			15
+#define ARG_SEGMENT_AGE			15	/* its column is another number */
 #define ARG_VALUE_TYPE			16
 #define ARG_ALTER_RESET			17
 
@@ -298,16 +299,16 @@ set_value(SettingsChange *change, int column, Datum value, bool is_default)
 }
 
 static void
-take_interval(FunctionCallInfo fcinfo, SettingsChange *change, int column,
-			  int64 min, int64 max, int64 default_value)
+take_interval(FunctionCallInfo fcinfo, SettingsChange *change, int argno,
+			  int column, int64 min, int64 max, int64 default_value)
 {
 	int64		value;
 
-	if (PG_ARGISNULL(column))
+	if (PG_ARGISNULL(argno))
 		return;
-	value = NaradArgInterval(fcinfo, column, setting_names[column - 1],
+	value = NaradArgInterval(fcinfo, argno, setting_names[column - 1],
 							 min, max);
-	set_value(change, column, PG_GETARG_DATUM(column),
+	set_value(change, column, PG_GETARG_DATUM(argno),
 			  value == default_value);
 }
 
@@ -372,29 +373,6 @@ take_word(FunctionCallInfo fcinfo, SettingsChange *change, int column,
 						 second)));
 	set_value(change, column, PG_GETARG_DATUM(column),
 			  strcmp(word, first) == 0);
-}
-
-/*
- * Such a choice whose feature does not exist yet.
- */
-static void
-refuse_word(FunctionCallInfo fcinfo, int column, const char *first,
-			const char *second)
-{
-	const char *name = setting_names[column - 1];
-	char	   *word;
-
-	if (PG_ARGISNULL(column))
-		return;
-	word = text_to_cstring(PG_GETARG_TEXT_PP(column));
-	if (strcmp(word, first) == 0)
-		return;
-	if (strcmp(word, second) == 0)
-		NaradArgRefuseValue(name);
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("invalid value for argument \"%s\": \"%s\"", name, word),
-			 errhint("Valid values are \"%s\" and \"%s\".", first, second)));
 }
 
 static void
@@ -533,12 +511,16 @@ take_settings(FunctionCallInfo fcinfo, SettingsChange *change)
 	memset(change, 0, sizeof(SettingsChange));
 	memset(change->isnull, true, sizeof(change->isnull));
 
-	take_interval(fcinfo, change, NARAD_SETTING_RETENTION, 1000,
-				  NARAD_MAX_TIMEOUT * 100, DEFAULT_RETENTION);
+	take_interval(fcinfo, change, NARAD_SETTING_RETENTION,
+				  NARAD_SETTING_RETENTION, 1000, NARAD_MAX_TIMEOUT * 100,
+				  DEFAULT_RETENTION);
 	take_retention_bytes(fcinfo, change);
+	take_interval(fcinfo, change, ARG_SEGMENT_AGE, NARAD_SETTING_SEGMENT_AGE,
+				  1000, NARAD_MAX_TIMEOUT * 100, DEFAULT_SEGMENT_AGE);
+	take_word(fcinfo, change, NARAD_SETTING_CLEANUP, "retain", "settled");
 	take_interval(fcinfo, change, NARAD_SETTING_VISIBILITY_TIMEOUT,
-				  NARAD_MIN_TIMEOUT, NARAD_MAX_TIMEOUT,
-				  DEFAULT_VISIBILITY_TIMEOUT);
+				  NARAD_SETTING_VISIBILITY_TIMEOUT, NARAD_MIN_TIMEOUT,
+				  NARAD_MAX_TIMEOUT, DEFAULT_VISIBILITY_TIMEOUT);
 	take_count(fcinfo, change, NARAD_SETTING_MAX_IN_FLIGHT);
 	take_count(fcinfo, change, NARAD_SETTING_MAX_ACKED_AHEAD);
 
@@ -546,11 +528,8 @@ take_settings(FunctionCallInfo fcinfo, SettingsChange *change)
 	take_retry_delay(fcinfo, change);
 	take_retry_backoff(fcinfo, change);
 	take_word(fcinfo, change, NARAD_SETTING_ORDERING, "none", "key");
-	refuse_word(fcinfo, NARAD_SETTING_CLEANUP, "retain", "settled");
 	refuse_interval(fcinfo, NARAD_SETTING_DEDUP_WINDOW, "dedup_window", 1000,
 					DEFAULT_DEDUP_WINDOW);
-	refuse_interval(fcinfo, ARG_SEGMENT_AGE, "segment_age", 1000,
-					DEFAULT_SEGMENT_AGE);
 }
 
 /*
@@ -831,11 +810,14 @@ narad_alter_topic(PG_FUNCTION_ARGS)
 		LockRelation(rel, ShareRowExclusiveLock);
 	if (any_given(&change))
 	{
-		NaradRelInfo *info = NaradRelInfoGet(rel);
+		NaradRelInfo *info = NaradRelInfoAttach(rel);
 
-		/* Caps may be higher. */
+		/* Caps may be higher; and something may have to go. */
 		if (info != NULL)
+		{
 			NaradWaitServeAtCommit(info->topic_id);
+			NaradRetainWantAtCommit(info->shared);
+		}
 		write_settings(RelationGetRelid(rel), &change, false);
 	}
 	table_close(rel, NoLock);

@@ -24,21 +24,17 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "catalog/pg_class.h"
-#include "commands/defrem.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/resowner.h"
@@ -54,7 +50,7 @@
 #define TOPIC_COLUMNS		20
 #define PARTITION_COLUMNS	9
 #define SEGMENT_COLUMNS		10
-#define GROUP_COLUMNS		14
+#define GROUP_COLUMNS		15
 #define LEASE_COLUMNS		10
 
 /* What a partition's segments come to. */
@@ -76,6 +72,7 @@ typedef struct ShardFigures
 	int64		unpersisted;
 	int64		dead_lettered;
 	int			dead_letters;	/* not moved yet */
+	int64		lost;
 } ShardFigures;
 
 /* What is read of a topic in steps, each of which may meet damage. */
@@ -109,35 +106,6 @@ PG_FUNCTION_INFO_V1(narad__leases);
 /* ---------------------------------------------------------------------- */
 /* Which topics                                                           */
 /* ---------------------------------------------------------------------- */
-
-/*
- * OIDs of all tables with our access method.
- */
-static List *
-list_topics(void)
-{
-	Oid			am = get_table_am_oid("narad", true);
-	List	   *result = NIL;
-	Relation	pg_class;
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-
-	pg_class = table_open(RelationRelationId, AccessShareLock);
-	ScanKeyInit(&key, Anum_pg_class_relam, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(am));
-	scan = systable_beginscan(pg_class, InvalidOid, false, NULL, 1, &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_class form = (Form_pg_class) GETSTRUCT(tuple);
-
-		if (form->relkind == RELKIND_RELATION)
-			result = lappend_oid(result, form->oid);
-	}
-	systable_endscan(scan);
-	table_close(pg_class, AccessShareLock);
-	return result;
-}
 
 /*
  * Is this an error that only says what one topic's file is like?
@@ -246,7 +214,7 @@ visit_topics(FunctionCallInfo fcinfo, TopicVisitor visit)
 	ListCell   *lc;
 
 	InitMaterializedSRF(fcinfo, 0);
-	foreach(lc, list_topics())
+	foreach(lc, NaradQueueTopicList())
 	{
 		TopicLook	look = {0};
 		bool		is_missing = false;
@@ -587,6 +555,7 @@ copy_figures(NaradShard *shard, NaradGroupId group_id, ShardFigures *figures)
 	figures->dead_lettered = (int64) shard->dead_lettered;
 	figures->dead_letters = shard->leases.nstate[NARAD_LEASE_DEAD_LETTER] +
 		(shard->is_moving ? 1 : 0);
+	figures->lost = (int64) shard->lost;
 	LWLockRelease(&shard->lock);
 	return is_ours;
 }
@@ -604,11 +573,13 @@ peek_figures(Relation rel, const NaradGroupEntry *entry, int partition,
 
 	memset(figures, RecoveryInProgress() ? -1 : 0, sizeof(ShardFigures));
 	figures->frontier = -1;
-	figures->dead_lettered = 0;
-	if (NaradStatePeek(rel, NaradRelInfoLook(rel), entry, partition, &page))
+	figures->dead_lettered = figures->lost = 0;
+	if (NaradStatePeek(rel, NaradRelInfoLook(rel), entry, partition, &page,
+					   NULL))
 	{
 		figures->frontier = (int64) page.frontier;
 		figures->dead_lettered = (int64) page.dead_lettered;
+		figures->lost = (int64) page.lost;
 		figures->returned = figures->acked_ahead_ranges = -1;
 	}
 }
@@ -659,11 +630,12 @@ put_group(TopicLook *look, const NaradGroupEntry *entry, int partition,
 	put_int32(figures->scheduled, values, isnull, 7);
 	put_int32(figures->acked_ahead_ranges, values, isnull, 8);
 	put_int64(figures->unpersisted, values, isnull, 9);
-	values[10] = BoolGetDatum(entry->paused != 0);
-	put_int64(figures->dead_lettered, values, isnull, 11);
-	put_int32(figures->dead_letters, values, isnull, 12);
+	put_int64(figures->lost, values, isnull, 10);
+	values[11] = BoolGetDatum(entry->paused != 0);
+	put_int64(figures->dead_lettered, values, isnull, 12);
+	put_int32(figures->dead_letters, values, isnull, 13);
 	put_int32(group != NULL ? NaradWaitCount(group, partition) :
-			  RecoveryInProgress() ? -1 : 0, values, isnull, 13);
+			  RecoveryInProgress() ? -1 : 0, values, isnull, 14);
 	put_row(look, values, isnull);
 }
 

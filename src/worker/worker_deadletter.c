@@ -49,6 +49,7 @@
 #include "log/log_read.h"
 #include "log/log_tableam.h"
 #include "queue/queue_deadletter.h"
+#include "queue/queue_retain.h"
 #include "queue/queue_topic.h"
 #include "worker/worker_duty.h"
 
@@ -181,7 +182,9 @@ move_letter(Move *move, NaradShard *shard, NaradGroupId group_id)
 							  NULL);
 	NaradReaderRead(reader, move->letter.offset, &read);
 	NARAD_STOP("move-claimed");
-	if (read.status != NARAD_READ_OK)
+	if (read.status == NARAD_READ_DROPPED)
+		NaradShardDropBelow(shard, group_id, read.next);
+	else if (read.status != NARAD_READ_OK)
 		NaradDeadLetterLost(shard, group_id, &move->letter);
 	else if (move->target != NULL)
 		append_as_owner(move, read.tuple);
@@ -346,7 +349,7 @@ deadletter_run(int64 now)
 	return next;
 }
 
-const		NaradDuty NaradDeadLetterDuty = {
+const NaradDuty NaradDeadLetterDuty = {
 	"moving dead letters",
 	deadletter_run,
 	NULL,

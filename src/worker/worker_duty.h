@@ -36,11 +36,15 @@ typedef struct NaradDuty
 
 	/* The clean stop: what must not be lost.  NULL: nothing. */
 	void		(*stop) (void);
-}			NaradDuty;
+} NaradDuty;
 
 extern const NaradDuty NaradFrontierDuty;	/* worker_frontier.c */
 extern const NaradDuty NaradDeadLetterDuty; /* worker_deadletter.c */
 extern const NaradDuty NaradNotifyDuty; /* worker_notify.c */
+extern const NaradDuty NaradRetentionDuty;	/* worker_retention.c */
+
+/* Is there a topic in this database, as far as the worker has heard? */
+extern bool NaradRetentionHasTopics(void);
 
 /* Sleeps until woken or so many milliseconds have passed (-1: for ever);
  * for duties at the clean stop.  May not return (interrupts). */

@@ -251,7 +251,7 @@ frontier_stop(void)
 	flush_written();
 }
 
-const		NaradDuty NaradFrontierDuty = {
+const NaradDuty NaradFrontierDuty = {
 	"writing the state of topics",
 	frontier_run,
 	frontier_is_busy,

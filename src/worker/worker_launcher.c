@@ -9,9 +9,15 @@
  *             consumers go on, and write their shards' pages themselves.
  * Locks:      those of queue_dirty.c, one call at a time.
  * Runs in:    the launcher; it is connected to no database, and sleeps on
- *             its latch, without a timeout unless a start failed.
+ *             its latch, without a timeout unless a start failed.  Only to
+ *             find the databases it has transactions, when it starts.
  * WAL:        none.
  * On error:   the launcher exits and the postmaster starts it again.
+ *
+ * After its own start it visits the databases that can be connected to and are
+ * no templates, one after the other: each gets a worker, which looks at the
+ * topics there, since time passes for those, too, that nobody uses.  A worker
+ * that finds none leaves.
  *
  * A worker that cannot be had (max_worker_processes) is one WARNING, and is
  * asked for again with growing waits.
@@ -22,6 +28,12 @@
  */
 #include "postgres.h"
 
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
 #include "libpq/pqsignal.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -32,6 +44,7 @@
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
 #include "queue/queue_dirty.h"
@@ -51,6 +64,9 @@ typedef struct StartedWorker
 
 static dlist_head started_workers;
 static bool told_of_no_slot = false;
+
+static Oid	visiting = InvalidOid;	/* the database that is visited */
+static bool visits_done = false;
 
 static void
 launcher_exit(int code, Datum arg)
@@ -114,6 +130,47 @@ reap_workers(void)
 	}
 }
 
+/* The first database to be visited with an OID above one; InvalidOid: none. */
+static Oid
+next_database(Oid after)
+{
+	Oid			next = InvalidOid;
+	Relation	rel;
+	TableScanDesc scan;
+	HeapTuple	tuple;
+
+	StartTransactionCommand();
+	(void) GetTransactionSnapshot();
+	rel = table_open(DatabaseRelationId, AccessShareLock);
+	scan = table_beginscan_catalog(rel, 0, NULL);
+	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
+	{
+		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
+
+		if (form->datallowconn && !form->datistemplate && form->oid > after &&
+			(!OidIsValid(next) || form->oid < next))
+			next = form->oid;
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	CommitTransactionCommand();
+	return next;
+}
+
+/* Goes on with the visits: once a database was visited, to the next. */
+static void
+visit_databases(void)
+{
+	while (!visits_done && (!OidIsValid(visiting) ||
+							NaradDirtyWasVisited(visiting)))
+	{
+		visiting = next_database(visiting);
+		visits_done = !OidIsValid(visiting);
+		if (!visits_done)
+			NaradDirtyWant(visiting);
+	}
+}
+
 /* Starts what is wanted; returns how long to sleep in ms, or -1. */
 static long
 start_wanted_workers(void)
@@ -173,6 +230,7 @@ NaradLauncherMain(Datum arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 		reap_workers();
+		visit_databases();
 		sleep_ms = start_wanted_workers();
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |

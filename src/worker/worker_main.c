@@ -51,6 +51,7 @@ static const NaradDuty *const duties[] = {
 	&NaradNotifyDuty,
 	&NaradFrontierDuty,
 	&NaradDeadLetterDuty,
+	&NaradRetentionDuty,
 };
 
 /* What is known of each. */
@@ -58,7 +59,7 @@ typedef struct DutyState
 {
 	int64		failure_delay;	/* us; 0 while all goes well */
 	int64		not_before;		/* monotonic us, since it failed */
-}			DutyState;
+} DutyState;
 
 static DutyState duty_states[lengthof(duties)];
 static MemoryContext duty_context;
@@ -93,7 +94,7 @@ NaradWorkerSleep(long sleep_ms)
 
 /* Logs a duty's error and leaves it for later. */
 static void
-duty_failed(DutyState * state)
+duty_failed(DutyState *state)
 {
 	HOLD_INTERRUPTS();
 	EmitErrorReport();
@@ -173,6 +174,17 @@ extension_exists(void)
 	return exists;
 }
 
+/*
+ * Is there anything to stay for?  In a database that was only visited, since
+ * the server started, there may be no topic.
+ */
+static bool
+is_needed(void)
+{
+	return (NaradRetentionHasTopics() || NaradDirtyAttached() > 0) &&
+		extension_exists();
+}
+
 static long
 milliseconds_until(int64 when)
 {
@@ -193,7 +205,8 @@ worker_loop(void)
 	{
 		int64		next = run_duties();
 
-		if (!is_busy() && !extension_exists())
+		NaradDirtyVisited();
+		if (!is_busy() && !is_needed())
 		{
 			is_done = true;
 			return;

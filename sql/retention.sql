@@ -1,0 +1,247 @@
+-- I10: what retention does not keep goes, whole segments from the oldest, and
+-- its space is used again and given back.  I1: what a group had not settled of
+-- it is counted.  I12: offsets go on where they were.
+SET client_min_messages = warning;
+
+-- What a command comes to: "ok", or its error.
+CREATE FUNCTION pg_temp.attempt(command text) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+	detail text;
+	hint text;
+BEGIN
+	EXECUTE command;
+	RETURN 'ok';
+EXCEPTION WHEN OTHERS THEN
+	GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+	RETURN concat_ws(' | ', SQLSTATE || ': ' || SQLERRM, nullif(detail, ''), nullif(hint, ''));
+END $$;
+
+-- Eight records fill a page.
+CREATE FUNCTION pg_temp.fill(topic regclass, n integer, part integer DEFAULT 0) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE format('INSERT INTO %s (partition, value) SELECT %s, to_jsonb(rpad(i::text || ''.'', 900, ''x'')) FROM generate_series(1, %s) i',
+		topic, part, n);
+END $$;
+
+-- Settings take effect for the worker at commit: so what a transaction that
+-- changes them drops, it drops itself.
+CREATE FUNCTION pg_temp.retain(topic regclass, settings text) RETURNS SETOF record
+LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE format('SELECT narad.alter_topic(%L, %s)', topic, settings);
+	PERFORM pg_sleep(0.01);
+	RETURN QUERY EXECUTE format('SELECT * FROM narad.apply_retention(%L)', topic);
+END $$;
+
+-- The settings.
+SELECT narad.create_topic('rt_age', segment_size => '256kB', segment_age => '1 hour');
+SELECT segment_age, cleanup, retention, retention_bytes FROM narad.topics WHERE topic = 'rt_age'::regclass;
+SELECT narad.alter_topic('rt_age', cleanup => 'settled', segment_age => '1 day', retention_bytes => 1000000);
+SELECT segment_age, cleanup, retention, retention_bytes FROM narad.topics WHERE topic = 'rt_age'::regclass;
+SELECT narad.alter_topic('rt_age', reset => '{cleanup,segment_age,retention_bytes}');
+SELECT segment_age, cleanup, retention, retention_bytes FROM narad.topics WHERE topic = 'rt_age'::regclass;
+SELECT pg_temp.attempt(format('SELECT narad.alter_topic(''rt_age'', %s)', a)) FROM unnest(ARRAY[
+	'cleanup => ''''', 'cleanup => ''compact''', 'segment_age => ''-1 day''', 'segment_age => ''0''',
+	'retention => ''0''', 'retention_bytes => 0']) a;
+
+-- Nothing is dropped of what is kept.
+SELECT * FROM narad.apply_retention('rt_age');
+SELECT pg_temp.fill('rt_age', 2000);
+SELECT * FROM narad.apply_retention('rt_age');
+SELECT earliest, end_offset, segments FROM narad.partitions WHERE topic = 'rt_age'::regclass;
+
+-- By age: the last segment is sealed for it, and an empty one remains, which
+-- says where the partition goes on.
+SELECT * FROM pg_temp.retain('rt_age', 'retention => ''1 ms''') AS (segments_freed integer, messages_dropped bigint);
+SELECT segment_no, state, first_offset FROM narad.segments WHERE topic = 'rt_age'::regclass;
+SELECT earliest, end_offset, last_stable, segments FROM narad.partitions WHERE topic = 'rt_age'::regclass;
+SELECT messages FROM narad.topics WHERE topic = 'rt_age'::regclass;
+SELECT count(*) FROM rt_age;
+SELECT * FROM narad.verify('rt_age');
+SELECT pg_temp.attempt('SELECT narad.fetch(''rt_age'', 0, 0)');
+SELECT pg_temp.attempt('SELECT narad.fetch(''rt_age'', 0, 1999)');
+SELECT count(*) FROM narad.fetch('rt_age', 0, 2000);
+SELECT pg_temp.attempt('SELECT narad.fetch(''rt_age'', 0, 2001)');
+-- A second time there is nothing to do, and nothing to write.
+SELECT pg_current_wal_insert_lsn() AS before \gset
+SELECT * FROM narad.apply_retention('rt_age');
+SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), :'before') < 10000 AS quiet;
+SELECT narad.alter_topic('rt_age', reset => '{retention}');
+SELECT msg_offset FROM narad.produce('rt_age', '1');
+SELECT msg_offset, value FROM rt_age;
+SELECT msg_offset, value FROM narad.fetch('rt_age', 0, 2000);
+SELECT msg_offset, value FROM narad.consume('rt_age');
+DROP TABLE rt_age;
+
+-- By bytes: at least as many are kept, in whole segments.
+SELECT narad.create_topic('rt_bytes', segment_size => '256kB', partitions => 2);
+SELECT pg_temp.fill('rt_bytes', 2000, 0), pg_temp.fill('rt_bytes', 100, 1);
+SELECT segments_freed > 0 AS freed, messages_dropped
+FROM pg_temp.retain('rt_bytes', 'retention_bytes => 1048576') AS (segments_freed integer, messages_dropped bigint);
+SELECT partition, earliest, end_offset, bytes >= 1048576 AS enough, bytes < 1048576 + 3 * 262144 AS not_more
+FROM narad.partitions WHERE topic = 'rt_bytes'::regclass ORDER BY partition;
+SELECT partition, count(*), min(msg_offset), max(msg_offset) FROM rt_bytes GROUP BY partition ORDER BY partition;
+SELECT * FROM narad.verify('rt_bytes');
+-- Space is used again, the lowest first: ten times as much takes no more.
+SELECT pg_temp.fill('rt_bytes', 2000, 0) FROM generate_series(1, 2);
+SELECT count(*) FROM narad.apply_retention('rt_bytes');
+SELECT pg_relation_size('rt_bytes') AS size \gset
+SELECT pg_temp.fill('rt_bytes', 1000, 0), count(*) FROM narad.apply_retention('rt_bytes');
+SELECT pg_temp.fill('rt_bytes', 1000, 0), count(*) FROM narad.apply_retention('rt_bytes');
+SELECT pg_temp.fill('rt_bytes', 1000, 0), count(*) FROM narad.apply_retention('rt_bytes');
+SELECT pg_relation_size('rt_bytes') - :size <= 4 * 262144 AS same;
+SELECT value #>> '{}' LIKE (1 + (msg_offset - 6000) % 1000)::text || '.%' AS right, count(*)
+FROM rt_bytes WHERE partition = 0 AND msg_offset >= 6000 GROUP BY 1;
+SELECT * FROM narad.verify('rt_bytes');
+DROP TABLE rt_bytes;
+
+-- What all groups have settled.
+SELECT narad.create_topic('rt_settled', segment_size => '256kB', cleanup => 'settled');
+SELECT narad.create_group('rt_settled', 'a');
+SELECT narad.create_group('rt_settled', 'unused');
+SELECT pg_temp.fill('rt_settled', 1000);
+-- No group has settled anything.
+SELECT * FROM narad.apply_retention('rt_settled');
+-- The page, not memory, says what is settled: acks of a transaction with an id
+-- are on it with the next write, by the worker.
+CREATE FUNCTION pg_temp.settle(topic regclass, grp text, n integer) RETURNS bigint
+LANGUAGE sql AS $$
+	WITH taken AS MATERIALIZED (SELECT receipt FROM narad.consume(topic, n, consumer_group => grp)),
+		acked AS MATERIALIZED (SELECT accepted FROM (SELECT array_agg(receipt) r FROM taken) t, narad.try_ack(t.r))
+	SELECT count(*) FROM acked WHERE accepted
+$$;
+CREATE PROCEDURE pg_temp.until_written(what regclass) LANGUAGE plpgsql AS $$
+BEGIN
+	COMMIT;
+	WHILE EXISTS (SELECT FROM narad.groups WHERE topic = what AND unpersisted_ranges > 0) LOOP
+		PERFORM pg_sleep(0.01);
+		COMMIT;
+	END LOOP;
+END $$;
+SELECT sum(pg_temp.settle('rt_settled', 'a', 500)) FROM generate_series(1, 2);
+SELECT narad.create_group('rt_settled', 'b', 'latest');
+CALL pg_temp.until_written('rt_settled');
+SELECT count(*) FROM narad.apply_retention('rt_settled');
+-- Both are done with it; 'unused' never began, and does not count.
+SELECT state, count(*) FROM narad.segments WHERE topic = 'rt_settled'::regclass AND state <> 'spare' GROUP BY state;
+SELECT earliest > 800 AS dropped FROM narad.partitions WHERE topic = 'rt_settled'::regclass;
+-- One group has not begun with what is new: it stays.
+SELECT pg_temp.fill('rt_settled', 1000);
+SELECT sum(pg_temp.settle('rt_settled', 'a', 500)) FROM generate_series(1, 2);
+CALL pg_temp.until_written('rt_settled');
+SELECT count(*) FROM narad.apply_retention('rt_settled');
+SELECT earliest <= 1000 AS kept FROM narad.partitions WHERE topic = 'rt_settled'::regclass;
+SELECT sum(pg_temp.settle('rt_settled', 'b', 500)) FROM generate_series(1, 2);
+CALL pg_temp.until_written('rt_settled');
+SELECT count(*) FROM narad.apply_retention('rt_settled');
+SELECT count(*) <= 2 AS few FROM narad.segments WHERE topic = 'rt_settled'::regclass;
+SELECT consumer_group, frontier, lost_to_retention FROM narad.groups WHERE topic = 'rt_settled'::regclass ORDER BY 1;
+SELECT * FROM narad.verify('rt_settled');
+DROP TABLE rt_settled;
+
+-- A group that is overtaken: it goes on at the earliest message, and knows what
+-- it lost.  Settled before: 0 to 9 and 20 to 29 of 2000.
+SELECT narad.create_topic('rt_lost', segment_size => '256kB');
+SELECT narad.create_group('rt_lost', 'late');
+SELECT pg_temp.fill('rt_lost', 2000);
+CREATE TEMP TABLE taken AS SELECT receipt, msg_offset FROM narad.consume('rt_lost', 40);
+SELECT count(*) FROM (SELECT array_agg(receipt) r FROM taken WHERE msg_offset < 10 OR msg_offset BETWEEN 20 AND 29) t, narad.try_ack(r);
+SELECT narad.nack(receipt) FROM taken WHERE msg_offset = 12;
+SELECT narad.nack(receipt, '1 hour') FROM taken WHERE msg_offset = 13;
+SELECT frontier, in_flight, scheduled, acked_ahead_ranges, lost_to_retention
+FROM narad.groups WHERE topic = 'rt_lost'::regclass AND consumer_group = 'default';
+BEGIN;
+SELECT narad.ack(receipt) FROM taken WHERE msg_offset = 14;
+SELECT * FROM pg_temp.retain('rt_lost', 'retention => ''1 ms''') AS (segments_freed integer, messages_dropped bigint);
+COMMIT;
+SELECT consumer_group, frontier, in_flight, scheduled, returned, acked_ahead_ranges, lost_to_retention
+FROM narad.groups WHERE topic = 'rt_lost'::regclass ORDER BY 1;
+SELECT count(*) FROM narad.leases WHERE topic = 'rt_lost'::regclass;
+SELECT DISTINCT accepted, reason FROM (SELECT array_agg(receipt) r FROM taken WHERE msg_offset >= 10) t, narad.try_ack(r);
+SELECT pg_temp.attempt(format('SELECT narad.ack(%L)', receipt)) FROM taken WHERE msg_offset = 11;
+SELECT pg_temp.attempt(format('SELECT narad.nack(%L)', receipt)) FROM taken WHERE msg_offset = 14;
+SELECT pg_temp.attempt(format('SELECT narad.extend(%L)', receipt)) FROM taken WHERE msg_offset = 39;
+SELECT count(*) FROM narad.consume('rt_lost', 10);
+SELECT narad.alter_topic('rt_lost', reset => '{retention}');
+SELECT msg_offset FROM narad.produce('rt_lost', '1');
+SELECT msg_offset, deliveries FROM narad.consume('rt_lost', 10);
+-- A group that has no position yet loses nothing.
+SELECT msg_offset, deliveries FROM narad.consume('rt_lost', 10, consumer_group => 'late');
+SELECT * FROM narad.verify('rt_lost');
+DROP TABLE rt_lost, taken;
+
+-- What the transaction itself has appended stays; so does what came before it
+-- in the same segments only as long.
+SELECT narad.create_topic('rt_open', segment_size => '256kB');
+SELECT pg_temp.fill('rt_open', 1000);
+BEGIN;
+SELECT msg_offset FROM narad.produce('rt_open', '1');
+SELECT pg_temp.fill('rt_open', 500);
+SELECT segments_freed > 0 AS freed FROM pg_temp.retain('rt_open', 'retention => ''1 ms''') AS (segments_freed integer, messages_dropped bigint);
+SELECT earliest <= 1000 AS kept, end_offset FROM narad.partitions WHERE topic = 'rt_open'::regclass;
+SELECT count(*) FROM rt_open WHERE msg_offset >= 1000;
+COMMIT;
+SELECT count(*) FROM narad.apply_retention('rt_open');
+SELECT earliest, end_offset FROM narad.partitions WHERE topic = 'rt_open'::regclass;
+DROP TABLE rt_open;
+
+-- Times that were brought are not taken for the age: a restore is not dropped
+-- before anybody has seen it.
+CREATE TABLE rt_restore (LIKE narad.topic_template) USING narad;
+INSERT INTO rt_restore (partition, msg_offset, produced_at, value)
+	SELECT 0, 1000 + i, '2020-01-01 00:00 UTC', to_jsonb(i) FROM generate_series(1, 1000) i;
+SELECT * FROM narad.apply_retention('rt_restore');
+SELECT count(*), min(produced_at) AT TIME ZONE 'UTC' AS produced_at FROM rt_restore;
+DROP TABLE rt_restore;
+
+-- The end of the file is given back; a cursor of this session keeps it.
+SELECT narad.create_topic('rt_cut', segment_size => '256kB');
+SELECT pg_temp.fill('rt_cut', 8000);
+SELECT pg_relation_size('rt_cut') AS size \gset
+BEGIN;
+DECLARE c CURSOR FOR SELECT msg_offset FROM rt_cut;
+FETCH 1 FROM c;
+SELECT segments_freed > 30 AS freed, messages_dropped FROM pg_temp.retain('rt_cut', 'retention => ''1 ms''') AS (segments_freed integer, messages_dropped bigint);
+SELECT pg_relation_size('rt_cut') >= :size AS kept;
+RESET client_min_messages;
+FETCH FORWARD ALL FROM c;
+SET client_min_messages = warning;
+COMMIT;
+SELECT count(*) FROM narad.apply_retention('rt_cut');
+SELECT pg_relation_size('rt_cut') < :size / 8 AS given_back;
+SELECT narad.alter_topic('rt_cut', reset => '{retention}');
+SELECT pg_temp.fill('rt_cut', 1000);
+SELECT count(*), min(msg_offset), max(msg_offset) FROM rt_cut;
+SELECT * FROM narad.verify('rt_cut');
+DROP TABLE rt_cut;
+
+-- Unlogged, and made in this transaction.
+CREATE UNLOGGED TABLE rt_unlogged (LIKE narad.topic_template) USING narad;
+SELECT pg_temp.fill('rt_unlogged', 3000);
+SELECT messages_dropped FROM pg_temp.retain('rt_unlogged', 'retention => ''1 ms''') AS (segments_freed integer, messages_dropped bigint);
+SELECT count(*) FROM rt_unlogged;
+DROP TABLE rt_unlogged;
+BEGIN;
+SELECT narad.create_topic('rt_young', segment_size => '256kB', retention => '1 ms');
+SELECT pg_temp.fill('rt_young', 3000);
+SELECT * FROM narad.apply_retention('rt_young');
+SELECT count(*) FROM rt_young;
+ROLLBACK;
+
+-- Who may, and how.
+SELECT narad.create_topic('rt_mine');
+SELECT pg_temp.attempt('SELECT narad.apply_retention(''pg_class'')');
+CREATE ROLE rt_role;
+GRANT ALL ON rt_mine TO rt_role;
+SET ROLE rt_role;
+SELECT pg_temp.attempt('SELECT narad.apply_retention(''rt_mine'')');
+SELECT * FROM narad.apply_retention();
+RESET ROLE;
+BEGIN READ ONLY;
+SELECT pg_temp.attempt('SELECT narad.apply_retention(''rt_mine'')');
+ROLLBACK;
+SELECT count(*) FROM narad.apply_retention();
+DROP TABLE rt_mine;
+DROP ROLE rt_role;

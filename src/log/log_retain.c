@@ -1,0 +1,728 @@
+/*-------------------------------------------------------------------------
+ *
+ * log_retain.c
+ *	  Retention: sealing what is old, freeing what need not be kept, giving
+ *	  the file's end back.
+ *
+ * What is to be kept comes from the caller as plain values.  Segments are
+ * freed whole, from a partition's oldest on, and never its last one: that
+ * says where the partition ends and how its next segment is numbered, which
+ * so needs no other place, after a crash or on a standby.  An open segment
+ * that is old is sealed, and an empty one opened in its stead, so that what a
+ * topic at rest holds goes in the end, all of it.
+ *
+ * A segment may go when no transaction that has a record in it is open, and
+ *
+ *	- its last record is older than the policy keeps them, or
+ *	- what comes after it in its partition is as large as the policy keeps, or
+ *	- everything in it is settled, as far as the caller says, or
+ *	- there is no record in it that could ever be read.
+ *
+ * Entries are freed in the directory first, one WAL record for each page of
+ * it; then the partition's map and start in memory follow.  The allocator
+ * lock is held over both, so no place is given away that a reader could still
+ * find by the map, and who sees another's page in a place that he found there
+ * before also sees the start beyond it.
+ *
+ * Nobody waits for readers: they tell by the sequence on a page, and by the
+ * partition's start or the directory's entry read afterwards, what they met.
+ *
+ * Giving back: the slots behind the last one in use are cut off by core's
+ * truncation, if they are a sixteenth of the file or more and
+ * AccessExclusiveLock is free.  Spares, and open segments without records,
+ * that are in the way are moved before.
+ *
+ * Owns:       start_offset, and the beginning of a partition's map.
+ * Invariants: I1: what is dropped lies below start_offset, which is how it is
+ *			   noticed and counted.  I3, I7: a segment with a record of an open
+ *			   transaction is not freed.  I10.
+ * Locks:      allocator lock; under it directory buffers, then the tail and
+ *			   the map lock for a moment.  AccessExclusiveLock, if it is free,
+ *			   for cutting the file.
+ * Runs in:    the worker; any backend, by apply_retention.
+ * WAL:        META_UPDATE; core's truncation.
+ * On error:   what was freed before stays freed.  After an error between the
+ *			   directory pages of one run memory keeps segments that are gone:
+ *			   only a damaged directory page leads there, and readers then
+ *			   find nothing.
+ *
+ * Copyright (c) 2026, the Narad authors
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "storage/shmem.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "base/base_stop.h"
+#include "log/log_append.h"
+#include "log/log_events.h"
+#include "log/log_hull.h"
+#include "log/log_page.h"
+#include "log/log_retain.h"
+
+/* Segments freed under one hold of the allocator lock. */
+#define FREE_AT_ONCE	64
+
+/* The file is cut for at least this part of it. */
+#define GIVE_BACK_PART	16
+
+/*
+ * NaradRetainResultInit
+ */
+void
+NaradRetainResultInit(NaradRetainResult *result)
+{
+	memset(result, 0, sizeof(NaradRetainResult));
+	result->next = DT_NOEND;
+}
+
+/* When a time is so far past; DT_NOEND beyond all times. */
+static TimestampTz
+time_after(TimestampTz time, int64 age)
+{
+	if (time > 0 && age > DT_NOEND - 1 - time)
+		return DT_NOEND;
+	return time + age;
+}
+
+/* When a time must lie before now, to be so far past. */
+static TimestampTz
+time_before(TimestampTz now, int64 age)
+{
+	return now < DT_NOBEGIN + 1 + age ? DT_NOBEGIN + 1 : now - age;
+}
+
+/*
+ * When a sealed segment's last record came.  Where inserters brought times of
+ * their own, as a restore does, that is not told by those: what was restored
+ * would be dropped at once, before the settings are there.
+ */
+static TimestampTz
+age_from(const NaradSegmentEntry *entry)
+{
+	return Max(entry->last_time, entry->kept_day * USECS_PER_DAY);
+}
+
+/* An open segment is sealed at this age; what it holds is kept as long again. */
+static int64
+sealing_age(const NaradRetainPolicy *policy)
+{
+	return Min(policy->segment_age, policy->retention);
+}
+
+/* ---- sealing --------------------------------------------------------- */
+
+/*
+ * NaradRetainRoll
+ *
+ * Seals the open segments whose first record is older than segment_age.  See
+ * log_retain.h.
+ */
+void
+NaradRetainRoll(Relation rel, NaradRelInfo *info,
+				const NaradRetainPolicy *policy, NaradRetainResult *result)
+{
+	int64		age = sealing_age(policy);
+	TimestampTz before = time_before(policy->now, age);
+	int			i;
+
+	for (i = 0; i < info->npartitions; i++)
+	{
+		NaradLogPartition *part = NaradLogPartitionFind(info->shared, i);
+		TimestampTz first = DT_NOEND;
+
+		CHECK_FOR_INTERRUPTS();
+		if (part == NULL)
+			continue;
+		(void) NaradAppendRoll(rel, info, i, before, false);
+		LWLockAcquire(&part->tail_lock, LW_SHARED);
+		if (part->has_open && part->next_page > 0)
+			first = part->age_from;
+		LWLockRelease(&part->tail_lock);
+		if (first != DT_NOEND)
+			result->next = Min(result->next, time_after(first, age));
+	}
+}
+
+/* ---- freeing --------------------------------------------------------- */
+
+/* Bytes of a partition's pages in use.  Under the allocator lock. */
+static int64
+bytes_in_use(NaradLogPartition *part)
+{
+	int64		npages = 0;
+	uint32		i;
+
+	LWLockAcquire(&part->tail_lock, LW_SHARED);
+	if (part->has_open)
+		npages = part->next_page;
+	LWLockAcquire(&part->map_lock, LW_SHARED);
+	for (i = 0; i < part->nmap; i++)
+	{
+		if (part->map[i].state == NARAD_SEGMENT_SEALED)
+			npages += part->map[i].pages_used;
+	}
+	LWLockRelease(&part->map_lock);
+	LWLockRelease(&part->tail_lock);
+	return npages * BLCKSZ;
+}
+
+/*
+ * A partition's oldest segments, but for the last; how many.  Under the
+ * allocator lock, so that these stay what they are.
+ */
+static int
+copy_oldest(NaradLogPartition *part, NaradSegmentRef *refs)
+{
+	int			nrefs = 0;
+
+	LWLockAcquire(&part->map_lock, LW_SHARED);
+	if (part->nmap > 1)
+		nrefs = Min(part->nmap - 1, FREE_AT_ONCE);
+	memcpy(refs, part->map, nrefs * sizeof(NaradSegmentRef));
+	LWLockRelease(&part->map_lock);
+	return nrefs;
+}
+
+/* May a segment go, apart from open transactions? */
+static bool
+is_due(const NaradRetainPolicy *policy, int partition,
+	   const NaradSegmentEntry *entry, int64 bytes_behind)
+{
+	if ((entry->flags & NARAD_SEGMENT_ALL_DEAD) != 0 ||
+		entry->first_offset == entry->end_offset)
+		return true;
+	if (age_from(entry) <= time_before(policy->now, policy->retention))
+		return true;
+	if (policy->retention_bytes > 0 && bytes_behind >= policy->retention_bytes)
+		return true;
+	return policy->settled != NULL &&
+		entry->end_offset <= policy->settled[partition];
+}
+
+/*
+ * How many of the oldest segments may go now, under the allocator lock.  All
+ * transactions with a record below `stable` have ended.
+ */
+static int
+count_due(Relation rel, const NaradRetainPolicy *policy, int partition,
+		  const NaradSegmentRef *refs, int nrefs, int64 nbytes,
+		  NaradOffset stable, NaradRetainResult *result)
+{
+	int			n;
+
+	for (n = 0; n < nrefs; n++)
+	{
+		NaradSegmentEntry entry;
+
+		NaradSegmentReadOwnEntry(rel, &refs[n], &entry);
+		if (entry.state != NARAD_SEGMENT_SEALED ||
+			entry.partition != partition ||
+			entry.sequence != refs[n].sequence)
+			break;
+		nbytes -= (int64) entry.pages_used * BLCKSZ;
+		if (!is_due(policy, partition, &entry, nbytes))
+		{
+			result->next = Min(result->next,
+							   time_after(age_from(&entry),
+										  policy->retention));
+			break;
+		}
+		if (entry.end_offset > stable &&
+			entry.end_offset > entry.first_offset)
+		{
+			result->blocked = true;
+			break;
+		}
+		result->nfreed++;
+		result->ndropped += Min(entry.end_offset - entry.first_offset,
+								(uint64) entry.pages_used * NARAD_MAX_ITEMS);
+	}
+	return n;
+}
+
+/* Memory follows: the partition begins behind its n oldest segments. */
+static void
+forget_oldest(NaradLogPartition *part, int n)
+{
+	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+	LWLockAcquire(&part->map_lock, LW_EXCLUSIVE);
+	Assert((uint32) n < part->nmap);
+	part->nmap -= n;
+	memmove(part->map, part->map + n, part->nmap * sizeof(NaradSegmentRef));
+	pg_atomic_write_u64(&part->start_offset, part->map[0].first_offset);
+	LWLockRelease(&part->map_lock);
+	LWLockRelease(&part->tail_lock);
+}
+
+/* Frees some of a partition's oldest segments; false if that was all. */
+static bool
+free_oldest(Relation rel, NaradLogTopic *topic, int partition,
+			const NaradRetainPolicy *policy, NaradRetainResult *result)
+{
+	NaradLogPartition *part = NaradLogPartitionFind(topic, partition);
+	NaradSegmentRef refs[FREE_AT_ONCE];
+	NaradOffset stable;
+	int			nrefs;
+	int			n;
+
+	/* What is below it stays so: later records come at the end. */
+	NaradHullPoll(part);
+	stable = NaradHullLastStable(part);
+
+	LWLockAcquire(&topic->alloc_lock, LW_EXCLUSIVE);
+	nrefs = copy_oldest(part, refs);
+	n = count_due(rel, policy, partition, refs, nrefs, bytes_in_use(part),
+				  stable, result);
+	if (n > 0)
+	{
+		NaradSegmentFreeLocked(rel, topic, refs, n);
+		forget_oldest(part, n);
+	}
+	LWLockRelease(&topic->alloc_lock);
+	return n == FREE_AT_ONCE;
+}
+
+/*
+ * NaradRetainHasSealed
+ *
+ * Does a partition have a sealed segment that could be freed?
+ */
+bool
+NaradRetainHasSealed(NaradLogTopic *topic, int partition)
+{
+	NaradLogPartition *part = NaradLogPartitionFind(topic, partition);
+	bool		found;
+
+	if (part == NULL)
+		return false;
+	LWLockAcquire(&part->map_lock, LW_SHARED);
+	found = part->nmap > 1;
+	LWLockRelease(&part->map_lock);
+	return found;
+}
+
+/*
+ * NaradRetainFree
+ *
+ * Frees what the policy does not keep.  See log_retain.h.
+ */
+void
+NaradRetainFree(Relation rel, NaradRelInfo *info,
+				const NaradRetainPolicy *policy, NaradRetainResult *result)
+{
+	int			i;
+
+	for (i = 0; i < info->npartitions; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!NaradRetainHasSealed(info->shared, i))
+			continue;
+		while (free_oldest(rel, info->shared, i, policy, result))
+			 /* more may be due */ ;
+	}
+}
+
+/* ---- looking without shared memory ------------------------------------ */
+
+typedef struct PeekState
+{
+	Relation	rel;
+	NaradTopicId topic_id;
+	const NaradRetainPolicy *policy;
+	bool		drops_settled;
+	int			npartitions;
+	int64	   *nbytes;			/* sealed, by partition */
+	TimestampTz next;
+} PeekState;
+
+/* When the first record of an open segment was appended, or DT_NOEND. */
+static TimestampTz
+first_time(PeekState *peek, const NaradSegmentRef *ref)
+{
+	PGAlignedBlock copy;
+
+	if (NaradDataPageCopy(peek->rel, ref->first_block, NULL, peek->topic_id,
+						  ref->partition, ref->sequence, true,
+						  (Page) copy.data, NULL, NULL) != NARAD_PAGE_OK)
+		return DT_NOEND;
+	return NaradDataPageSpecial(copy.data)->base_time;
+}
+
+static void
+peek_entry(const NaradSegmentEntry *entry, const NaradSegmentRef *ref,
+		   void *arg)
+{
+	PeekState  *peek = arg;
+	const NaradRetainPolicy *policy = peek->policy;
+	TimestampTz due = DT_NOEND;
+
+	if (entry->partition >= peek->npartitions)
+		return;
+	if (entry->state == NARAD_SEGMENT_OPEN)
+	{
+		due = first_time(peek, ref);
+		if (due != DT_NOEND)
+			due = time_after(due, sealing_age(policy));
+	}
+	else if (entry->state == NARAD_SEGMENT_SEALED)
+	{
+		int64	   *nbytes = &peek->nbytes[entry->partition];
+
+		*nbytes += (int64) entry->pages_used * BLCKSZ;
+		due = time_after(age_from(entry), policy->retention);
+		if (peek->drops_settled ||
+			(policy->retention_bytes > 0 && *nbytes > policy->retention_bytes))
+			due = policy->now;
+	}
+	peek->next = Min(peek->next, due);
+}
+
+/*
+ * NaradRetainPeek
+ *
+ * When there may be something to do.  See log_retain.h.
+ */
+TimestampTz
+NaradRetainPeek(Relation rel, NaradRelInfo *info,
+				const NaradRetainPolicy *policy, bool drops_settled)
+{
+	PeekState	peek;
+
+	peek.rel = rel;
+	peek.topic_id = info->topic_id;
+	peek.policy = policy;
+	peek.drops_settled = drops_settled;
+	peek.npartitions = info->npartitions;
+	peek.nbytes = palloc0(info->npartitions * sizeof(int64));
+	peek.next = DT_NOEND;
+	NaradDirectoryWalk(rel, info->segment_pages, peek_entry, &peek);
+	pfree(peek.nbytes);
+	return peek.next;
+}
+
+/* ---- giving back ----------------------------------------------------- */
+
+/* What is at the end of the file. */
+typedef struct FileEnd
+{
+	NaradLogTopic *topic;
+	int			npartitions;
+	uint32		used;			/* one past the last slot in use ... */
+	uint32		fixed;			/* ... by what cannot be moved */
+	bool	   *in_the_way;		/* by partition: it has a spare, or an open
+								 * segment without records, behind `fixed` of
+								 * an earlier look; NULL: not asked */
+	uint32		behind;
+} FileEnd;
+
+/* Is it an open segment without records? */
+static bool
+is_empty_open(NaradLogTopic *topic, const NaradSegmentRef *ref)
+{
+	NaradLogPartition *part = NaradLogPartitionFind(topic, ref->partition);
+	bool		is_empty;
+
+	if (part == NULL)
+		return false;
+	LWLockAcquire(&part->tail_lock, LW_SHARED);
+	is_empty = part->has_open && part->next_page == 0 &&
+		part->open.first_block == ref->first_block;
+	LWLockRelease(&part->tail_lock);
+	return is_empty;
+}
+
+static void
+look_at_entry(const NaradSegmentEntry *entry, const NaradSegmentRef *ref,
+			  void *arg)
+{
+	FileEnd    *end = arg;
+	uint32		slot = NaradSlotOfBlock(ref->first_block,
+										end->topic->segment_pages);
+	bool		movable = entry->state == NARAD_SEGMENT_SPARE ||
+	(entry->state == NARAD_SEGMENT_OPEN &&
+	 is_empty_open(end->topic, ref));
+
+	end->used = Max(end->used, slot + 1);
+	if (!movable && entry->state != NARAD_SEGMENT_SPLIT)
+		end->fixed = Max(end->fixed, slot + 1);
+	if (movable && end->in_the_way != NULL && slot >= end->behind &&
+		entry->partition < end->npartitions)
+		end->in_the_way[entry->partition] = true;
+}
+
+static void
+find_end(Relation rel, NaradLogTopic *topic, FileEnd *end)
+{
+	end->topic = topic;
+	end->used = end->fixed = 0;
+	NaradDirectoryWalk(rel, topic->segment_pages, look_at_entry, end);
+}
+
+/* Is it worth to cut the file before a slot? */
+static bool
+is_worth_it(Relation rel, NaradLogTopic *topic, uint32 slot)
+{
+	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
+	BlockNumber left = NaradSlotFirstBlock(slot, topic->segment_pages);
+
+	return left < nblocks &&
+		(uint64) (nblocks - left) * GIVE_BACK_PART >= nblocks;
+}
+
+/*
+ * Moves an open segment without records, if there is a slot before its own,
+ * and gives up a spare.
+ */
+static void
+move_empty(Relation rel, NaradRelInfo *info, int partition)
+{
+	NaradLogPartition *part = NaradLogPartitionFind(info->shared, partition);
+	BlockNumber block = 0;
+
+	if (part == NULL)
+		return;
+	LWLockAcquire(&part->tail_lock, LW_SHARED);
+	if (part->has_open && part->next_page == 0)
+		block = part->open.first_block;
+	LWLockRelease(&part->tail_lock);
+	if (block != 0 && NaradSegmentFreeBefore(rel, info->shared, block))
+		(void) NaradAppendRoll(rel, info, partition, DT_NOBEGIN, true);
+	NaradAppendDropSpare(rel, info, partition);
+}
+
+/*
+ * Moves what holds no records and lies behind the first of the slots that
+ * could be cut off.
+ */
+static void
+clear_the_way(Relation rel, NaradRelInfo *info, uint32 slot)
+{
+	NaradLogTopic *topic = info->shared;
+	NaradRetainPolicy nothing = {0};
+	NaradRetainResult result;
+	FileEnd		end = {0};
+	int			i;
+
+	end.npartitions = info->npartitions;
+	end.in_the_way = palloc0(end.npartitions * sizeof(bool));
+	end.behind = slot;
+	find_end(rel, topic, &end);
+	for (i = 0; i < end.npartitions; i++)
+	{
+		if (!end.in_the_way[i])
+			continue;
+		CHECK_FOR_INTERRUPTS();
+		move_empty(rel, info, i);
+	}
+	pfree(end.in_the_way);
+
+	/* The empty segments that were sealed go. */
+	nothing.now = DT_NOBEGIN + 1;
+	NaradRetainResultInit(&result);
+	NaradRetainFree(rel, info, &nothing, &result);
+}
+
+/* Cuts the file, if nobody else uses the topic, nor this process. */
+static bool
+cut_file(Relation rel, NaradLogTopic *topic, bool *again)
+{
+	FileEnd		end = {0};
+	bool		is_cut = false;
+
+	if (rel->rd_refcnt > 1 ||
+		!ConditionalLockRelation(rel, AccessExclusiveLock))
+	{
+		*again = true;
+		return false;
+	}
+	find_end(rel, topic, &end);
+	if (is_worth_it(rel, topic, end.used))
+	{
+		NaradSegmentTruncate(rel, topic, end.used);
+		is_cut = true;
+	}
+	UnlockRelation(rel, AccessExclusiveLock);
+	return is_cut;
+}
+
+/*
+ * NaradRetainGiveBack
+ *
+ * Gives the end of the file back.  See log_retain.h.
+ */
+bool
+NaradRetainGiveBack(Relation rel, NaradRelInfo *info, bool *again)
+{
+	NaradLogTopic *topic = info->shared;
+	FileEnd		end = {0};
+
+	*again = false;
+	find_end(rel, topic, &end);
+	if (!is_worth_it(rel, topic, end.fixed))
+		return false;
+	if (end.used > end.fixed)
+		clear_the_way(rel, info, end.fixed);
+	NARAD_STOP("retain-cut");
+	return cut_file(rel, topic, again);
+}
+
+/* ---- telling that there is something to do ---------------------------- */
+
+typedef struct RetainCtl
+{
+	pg_atomic_uint32 nwanted;	/* times somebody said so */
+} RetainCtl;
+
+static RetainCtl *Ctl;
+
+/* Topics to be named at this transaction's commit. */
+static NaradTopicId *wanted_topics;
+static int	nwanted_topics;
+
+Size
+NaradRetainShmemSize(void)
+{
+	return MAXALIGN(sizeof(RetainCtl));
+}
+
+void
+NaradRetainShmemInit(void)
+{
+	bool		found;
+
+	Ctl = ShmemInitStruct("Narad retention", NaradRetainShmemSize(), &found);
+	if (!found)
+		pg_atomic_init_u32(&Ctl->nwanted, 0);
+}
+
+static void
+note_wanted(NaradLogTopic *topic)
+{
+	pg_atomic_write_u32(&topic->retention_wanted, 1);
+	pg_atomic_fetch_add_u32(&Ctl->nwanted, 1);
+}
+
+/*
+ * NaradRetainWant
+ *
+ * Somebody should look what is to be done for a topic.  No error; may take
+ * shared memory, and goes without if there is none.
+ */
+void
+NaradRetainWant(NaradLogTopic *topic)
+{
+	note_wanted(topic);
+	if (NaradLogEventTable.retention_wanted != NULL)
+		NaradLogEventTable.retention_wanted(topic->database);
+}
+
+/*
+ * NaradRetainWantAtCommit
+ *
+ * The same at the commit of this transaction, which has changed what is to be
+ * kept.  What takes memory is done now.
+ */
+void
+NaradRetainWantAtCommit(NaradLogTopic *topic)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
+
+	if (wanted_topics == NULL)
+		wanted_topics = palloc(sizeof(NaradTopicId));
+	else
+		wanted_topics = repalloc(wanted_topics, (nwanted_topics + 1) *
+								 sizeof(NaradTopicId));
+	wanted_topics[nwanted_topics++] = topic->topic_id;
+	MemoryContextSwitchTo(old);
+	NaradRetainWant(topic);
+}
+
+static void
+want_if_named(NaradLogTopic *topic, void *arg)
+{
+	int			i;
+
+	for (i = 0; i < nwanted_topics; i++)
+	{
+		if (topic->topic_id == wanted_topics[i])
+			note_wanted(topic);
+	}
+}
+
+/*
+ * NaradRetainAtXactEnd
+ *
+ * From the transaction callbacks: no allocation, no error.
+ */
+void
+NaradRetainAtXactEnd(bool is_commit)
+{
+	if (nwanted_topics > 0 && is_commit)
+	{
+		NaradLogTopicWalk(want_if_named, NULL);
+		if (NaradLogEventTable.retention_wanted != NULL)
+			NaradLogEventTable.retention_wanted(MyDatabaseId);
+	}
+	wanted_topics = NULL;
+	nwanted_topics = 0;
+}
+
+/* What NaradRetainTake fills. */
+typedef struct TakeState
+{
+	NaradRetainItem *items;
+	int			nitems;
+	int			max;
+} TakeState;
+
+static void
+take_if_wanted(NaradLogTopic *topic, void *arg)
+{
+	TakeState  *take = arg;
+
+	if (take->nitems == take->max || topic->database != MyDatabaseId ||
+		pg_atomic_exchange_u32(&topic->retention_wanted, 0) == 0)
+		return;
+	take->items[take->nitems].relid = pg_atomic_read_u32(&topic->relid);
+	take->items[take->nitems].topic_id = topic->topic_id;
+	take->nitems++;
+}
+
+/*
+ * NaradRetainIsWanted
+ *
+ * Has anybody said so since this process asked last?
+ */
+bool
+NaradRetainIsWanted(void)
+{
+	static uint32 seen = 0;
+	uint32		nwanted = pg_atomic_read_u32(&Ctl->nwanted);
+
+	if (nwanted == seen)
+		return false;
+	seen = nwanted;
+	return true;
+}
+
+/*
+ * NaradRetainTake
+ *
+ * Up to max topics of this database of which that was said; returns how many.
+ */
+int
+NaradRetainTake(NaradRetainItem *items, int max)
+{
+	TakeState	take = {items, 0, max};
+
+	NaradLogTopicWalk(take_if_wanted, &take);
+	return take.nitems;
+}
