@@ -26,6 +26,7 @@ OBJS = \
 	src/log/log_meta.o \
 	src/log/log_page.o \
 	src/log/log_partition.o \
+	src/log/log_producer.o \
 	src/log/log_read.o \
 	src/log/log_record.o \
 	src/log/log_retain.o \
@@ -42,12 +43,14 @@ OBJS = \
 	src/queue/queue_await.o \
 	src/queue/queue_consume.o \
 	src/queue/queue_deadletter.o \
+	src/queue/queue_dedup.o \
 	src/queue/queue_dirty.o \
 	src/queue/queue_group.o \
 	src/queue/queue_key.o \
 	src/queue/queue_lease.o \
 	src/queue/queue_load.o \
 	src/queue/queue_page.o \
+	src/queue/queue_producer.o \
 	src/queue/queue_receipt.o \
 	src/queue/queue_retain.o \
 	src/queue/queue_seek.o \

@@ -44,6 +44,13 @@ CREATE TYPE narad.message_position AS (
 );
 COMMENT ON TYPE narad.message_position IS 'where a produced message lies';
 
+CREATE TYPE narad.once_position AS (
+	partition integer,
+	msg_offset bigint,
+	duplicate boolean
+);
+COMMENT ON TYPE narad.once_position IS 'where a message of an idempotent producer lies, and whether it was there before';
+
 CREATE TYPE narad.message AS (
 	receipt text,
 	partition integer,
@@ -254,6 +261,37 @@ AS 'MODULE_PATHNAME', 'narad_produce_array'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION narad.produce_array(regclass, jsonb)
 IS 'append each element of a JSON array to a topic; their positions in input order';
+
+-- Not strict, both of them: value, key, headers and partition may be NULL.
+CREATE FUNCTION narad.produce_once(
+	topic regclass,
+	value jsonb,
+	producer_id text,
+	sequence bigint,
+	epoch integer DEFAULT 0,
+	key text DEFAULT NULL,
+	headers jsonb DEFAULT NULL,
+	partition integer DEFAULT NULL)
+RETURNS SETOF narad.once_position
+AS 'MODULE_PATHNAME', 'narad_produce_once'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+COMMENT ON FUNCTION narad.produce_once(regclass, jsonb, text, bigint, integer, text, jsonb, integer)
+IS 'append a message of an idempotent producer, unless its sequence number was appended before';
+
+CREATE FUNCTION narad.produce_once_bytes(
+	topic regclass,
+	value bytea,
+	producer_id text,
+	sequence bigint,
+	epoch integer DEFAULT 0,
+	key text DEFAULT NULL,
+	headers jsonb DEFAULT NULL,
+	partition integer DEFAULT NULL)
+RETURNS SETOF narad.once_position
+AS 'MODULE_PATHNAME', 'narad_produce_once_bytes'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+COMMENT ON FUNCTION narad.produce_once_bytes(regclass, bytea, text, bigint, integer, text, jsonb, integer)
+IS 'append a message of an idempotent producer to a topic of bytea or text values, unless its sequence number was appended before';
 
 ---------------------------------------------------------------------------
 -- Consuming
@@ -693,6 +731,8 @@ GRANT EXECUTE ON FUNCTION
 	narad.produce_batch(regclass, jsonb[], text[], jsonb[], integer, interval, timestamp with time zone, text[]),
 	narad.produce_batch_bytes(regclass, bytea[], text[], jsonb[], integer, interval, timestamp with time zone, text[]),
 	narad.produce_array(regclass, jsonb),
+	narad.produce_once(regclass, jsonb, text, bigint, integer, text, jsonb, integer),
+	narad.produce_once_bytes(regclass, bytea, text, bigint, integer, text, jsonb, integer),
 	narad.consume(regclass, integer, interval, interval, text, integer, text[], text, interval),
 	narad.consume_bytes(regclass, integer, interval, interval, text, integer, text[], text, interval),
 	narad.ack(text),

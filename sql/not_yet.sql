@@ -18,24 +18,16 @@ END $$;
 SELECT narad.create_topic('not_yet');
 SELECT count(*) FROM narad.produce('not_yet', '1');
 SELECT receipt AS receipt FROM narad.consume('not_yet') \gset
-SELECT pg_temp.attempt(format('SELECT narad.create_topic(''not_yet_new'', %s)', a)) FROM unnest(ARRAY[
-	'dedup_window => ''1 min''']) a;
-SELECT pg_temp.attempt(format('SELECT narad.alter_topic(''not_yet'', %s)', a)) FROM unnest(ARRAY[
-	'dedup_window => ''1 min''']) a;
 -- Values that will never be allowed are told apart.
-SELECT pg_temp.attempt(format('SELECT narad.alter_topic(''not_yet'', %s)', a)) FROM unnest(ARRAY[
-	'ordering => ''random''', 'dedup_window => ''0''']) a;
+SELECT pg_temp.attempt('SELECT narad.alter_topic(''not_yet'', ordering => ''random'')');
 -- The defaults may be given.
-SELECT narad.alter_topic('not_yet', ordering => 'none',
-	dedup_window => '5 min');
+SELECT narad.alter_topic('not_yet', ordering => 'none');
 SELECT count(*) FROM narad.topic_settings WHERE topic = 'not_yet'::regclass;
 SELECT pg_temp.attempt('SELECT narad.' || a) FROM unnest(ARRAY[
 	'produce(''not_yet'', ''1'', deliver_after => ''0'')', 'produce(''not_yet'', ''1'', deliver_at => now())',
-	'produce(''not_yet'', ''1'', dedup_id => ''x'')',
-	'produce_batch(''not_yet'', ''{1}'', deliver_after => ''1 s'')', 'produce_batch(''not_yet'', ''{1}'', deliver_at => now())',
-	'produce_batch(''not_yet'', ''{1}'', dedup_ids => ''{x}'')']) a;
+	'produce_batch(''not_yet'', ''{1}'', deliver_after => ''1 s'')', 'produce_batch(''not_yet'', ''{1}'', deliver_at => now())']) a;
 SELECT count(*) FROM not_yet;
 SELECT pg_temp.attempt('SELECT narad.' || a) FROM unnest(ARRAY['poll()',
-	'commit(''not_yet'', ''default'', 0, 0)', 'produce_once(''not_yet'', ''1'', ''p'', 1)']) a;
+	'commit(''not_yet'', ''default'', 0, 0)']) a;
 SELECT narad.ack(:'receipt');
 DROP TABLE not_yet;

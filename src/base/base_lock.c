@@ -31,6 +31,7 @@ static const char *const tranche_names[NARAD_LOCK_COUNT] = {
 	[NARAD_LOCK_TAIL] = "NaradTail",
 	[NARAD_LOCK_MAP] = "NaradMap",
 	[NARAD_LOCK_HULL] = "NaradHull",
+	[NARAD_LOCK_DEDUP] = "NaradDedup",
 	[NARAD_LOCK_WORKER] = "NaradWorker",
 	[NARAD_LOCK_MEMORY] = "NaradMemory",
 	[NARAD_LOCK_HASH] = "NaradHash",

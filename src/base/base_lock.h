@@ -31,6 +31,7 @@ typedef enum NaradLockRank
 	NARAD_LOCK_TAIL,			/* tail of a partition */
 	NARAD_LOCK_MAP,				/* segment map of a partition */
 	NARAD_LOCK_HULL,			/* open transactions of a partition */
+	NARAD_LOCK_DEDUP,			/* deduplication ids of a topic, a part */
 	NARAD_LOCK_WORKER,			/* table of databases and their workers */
 	NARAD_LOCK_MEMORY,			/* inside DSA */
 	NARAD_LOCK_HASH,			/* inside dshash */

@@ -99,6 +99,17 @@ count_waiting(const char *name, int change)
 }
 
 /*
+ * NaradStopIsArmed
+ *
+ * For what is done in another way while a test has the point armed.
+ */
+bool
+NaradStopIsArmed(const char *name)
+{
+	return count_waiting(name, 0);
+}
+
+/*
  * NaradStop
  *
  * Waits while the point is armed.  Never in a critical section.  With an LWLock

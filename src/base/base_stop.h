@@ -8,6 +8,8 @@
  * narad_test extension).  Otherwise it is nothing.  Never inside a critical
  * section, and never while an LWLock is held.
  *
+ * NaradStopIsArmed("name") only asks, and exists with NARAD_TESTING only.
+ *
  * NARAD_FAIL("name") is an error instead while the point is armed, and may
  * stand wherever an error may be raised.
  *
@@ -21,6 +23,7 @@
 #ifdef NARAD_TESTING
 extern void NaradStop(const char *name);
 extern void NaradFail(const char *name);
+extern bool NaradStopIsArmed(const char *name);
 extern Size NaradStopShmemSize(void);
 extern void NaradStopShmemInit(void);
 #define NARAD_STOP(name) NaradStop(name)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * log_find.h
- *	  Offsets of a partition by time and by epoch.
+ *	  Offsets of a partition by time and by epoch; extensions since a time.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -10,6 +10,7 @@
 #ifndef LOG_FIND_H
 #define LOG_FIND_H
 
+#include "log/log_record.h"
 #include "log/log_topic.h"
 #include "utils/timestamp.h"
 
@@ -28,5 +29,17 @@ extern NaradOffset NaradOffsetForTime(Relation rel, NaradRelInfo *info,
 extern bool NaradOffsetForEpoch(Relation rel, NaradRelInfo *info,
 								int partition, uint32 epoch,
 								NaradOffset *offset);
+
+/*
+ * Calls back for each record of a partition with an extension that was
+ * appended at or after a time, in order, whatever becomes of its transaction.
+ * Only headers are looked at: neither CRC nor body.
+ */
+typedef void (*NaradExtraVisitor) (const NaradRecordExtra *extra,
+								   int partition, NaradOffset offset,
+								   int64 time, void *arg);
+extern void NaradExtrasSince(Relation rel, NaradRelInfo *info, int partition,
+							 TimestampTz time, NaradExtraVisitor visit,
+							 void *arg);
 
 #endif							/* LOG_FIND_H */

@@ -48,7 +48,7 @@
 #define NARAD_PAGE_STATEMAP		0x4e05
 #define NARAD_PAGE_STATE		0x4e06
 #define NARAD_PAGE_BASES		0x4e07
-#define NARAD_PAGE_PRODUCERS	0x4e08	/* reserved for idempotent producers */
+#define NARAD_PAGE_PRODUCERS	0x4e08
 
 /* The special space of every page begins so. */
 typedef struct NaradPageSpecialHead
@@ -89,7 +89,7 @@ typedef struct NaradMetaData
 	BlockNumber groups_root;	/* first group directory page, or 0 */
 	BlockNumber bases_root;		/* first page of partition start offsets, or
 								 * 0: all start at 0 */
-	BlockNumber producers_root; /* reserved, 0 */
+	BlockNumber producers_root; /* root of the producer pages, or 0 */
 	uint64		system_identifier;	/* of the server of the last append */
 	uint32		timeline;		/* its timeline then */
 	uint32		epoch;			/* starts at 1 */
@@ -305,5 +305,51 @@ typedef struct NaradBasesPage
 } NaradBasesPage;
 
 #define NARAD_BASES_PER_PAGE	1000
+
+/*
+ * Producer pages: a root, and chains of pages with entries one behind the
+ * other, up to pd_lower.  An entry lies in the chain of its id's hash
+ * (hash_any, modulo NARAD_PRODUCER_CHAINS), and stays where it is.
+ */
+#define NARAD_PRODUCER_CHAINS	64
+#define NARAD_PRODUCER_POSITIONS 5
+
+typedef struct NaradProducersRoot
+{
+	BlockNumber chains[NARAD_PRODUCER_CHAINS];	/* first pages, or 0 */
+} NaradProducersRoot;
+
+typedef struct NaradProducersPage
+{
+	BlockNumber next;			/* of its chain, or 0 */
+	uint32		reserved;
+} NaradProducersPage;
+
+/* How far a producer had come; npositions 0: it has not begun. */
+typedef struct NaradProducerState
+{
+	int64		sequence;		/* the last one */
+	int32		epoch;
+	uint32		npositions;		/* 0 .. NARAD_PRODUCER_POSITIONS */
+	NaradOffset offsets[NARAD_PRODUCER_POSITIONS];	/* of the last sequence,
+													 * the one before, ... */
+	int32		partitions[NARAD_PRODUCER_POSITIONS];	/* -1: appended nowhere */
+	uint32		reserved;
+} NaradProducerState;
+
+StaticAssertDecl(sizeof(NaradProducerState) == 80, "producer state");
+
+typedef struct NaradProducerEntry
+{
+	uint16		len;			/* of the entry, MAXALIGNed */
+	uint16		id_len;			/* 1 .. NARAD_MAX_ID */
+	uint32		reserved;
+	uint64		xid;			/* FullTransactionId, top-level; or 0 */
+	NaradProducerState settled; /* without that transaction ... */
+	NaradProducerState next;	/* ... and if it committed */
+	char		id[FLEXIBLE_ARRAY_MEMBER];
+} NaradProducerEntry;
+
+StaticAssertDecl(offsetof(NaradProducerEntry, id) == 176, "producer entry");
 
 #endif							/* LOG_FORMAT_H */

@@ -110,9 +110,24 @@ check_explicit_position(Relation rel, int partition, int64 offset,
 				 errmsg("time of a record must be finite")));
 }
 
+/* The extension for a row of a command, or NULL; given once. */
+static const NaradRecordExtra *
+take_watch_extra(Relation rel, CommandId cid)
+{
+	const NaradRecordExtra *extra;
+
+	if (insert_watch == NULL || insert_watch->relid != RelationGetRelid(rel) ||
+		insert_watch->extra == NULL || insert_watch->extra_cid != cid)
+		return NULL;
+	extra = insert_watch->extra;
+	insert_watch->extra = NULL;
+	return extra;
+}
+
 /* Takes what the row says about its position, and forms its record. */
 static void
-prepare_item(Relation rel, TupleTableSlot *slot, NaradAppendItem *item)
+prepare_item(Relation rel, TupleTableSlot *slot, CommandId cid,
+			 NaradAppendItem *item)
 {
 	Datum	   *values = slot->tts_values;
 	bool	   *isnull = slot->tts_isnull;
@@ -159,7 +174,7 @@ prepare_item(Relation rel, TupleTableSlot *slot, NaradAppendItem *item)
 	if (TTS_IS_HEAPTUPLE(slot))
 		old = MemoryContextSwitchTo(slot->tts_mcxt);
 	NaradRecordForm(&item->record, RelationGetDescr(rel), values, isnull,
-					NULL);
+					take_watch_extra(rel, cid));
 	MemoryContextSwitchTo(old);
 }
 
@@ -344,7 +359,7 @@ naradam_multi_insert(Relation rel, TupleTableSlot **slots, int nslots,
 	order = palloc(nslots * sizeof(NaradAppendItem *));
 	for (int i = 0; i < nslots; i++)
 	{
-		prepare_item(rel, slots[i], &items[i]);
+		prepare_item(rel, slots[i], cid, &items[i]);
 		order[i] = &items[i];
 	}
 

@@ -28,6 +28,7 @@
 #include "utils/timestamp.h"
 
 #include "base/base_compat.h"
+#include "log/log_producer.h"
 #include "log/log_vacuum.h"
 
 /*
@@ -75,6 +76,9 @@ naradam_relation_vacuum(Relation rel, VacuumParams *params,
 	pgstat_progress_update_param(PROGRESS_VACUUM_TOTAL_HEAP_BLKS, nblocks);
 	pgstat_progress_update_param(PROGRESS_VACUUM_PHASE,
 								 PROGRESS_VACUUM_PHASE_FINAL_CLEANUP);
+
+	/* No producer's entry may outlive what is known of its transaction. */
+	(void) NaradProducersSettle(rel, PG_UINT64_MAX);
 
 	info = NaradRelInfoAttach(rel);
 	if (info != NULL)

@@ -40,6 +40,7 @@
 
 #include "log/log_find.h"
 #include "log/log_meta.h"
+#include "log/log_producer.h"
 #include "log/log_verify.h"
 
 #define GROUPS_PER_PAGE \
@@ -585,5 +586,6 @@ NaradVerifyLog(NaradVerify *verify)
 			   verify->meta.npartitions * sizeof(NaradOffset));
 	NaradVerifyData(verify);
 	verify_groups(verify);
+	NaradVerifyProducers(verify);
 	return true;
 }

@@ -40,6 +40,7 @@
 #include "log/log_hull.h"
 #include "queue/queue_deadletter.h"
 #include "queue/queue_dirty.h"
+#include "queue/queue_producer.h"
 #include "queue/queue_shard.h"
 #include "queue/queue_state.h"
 #include "queue/queue_xact.h"
@@ -615,5 +616,6 @@ NaradQueueRegister(void)
 {
 	NaradQueueTopicRegister();
 	NaradXactRegister();
+	NaradProducerRegister();
 	NaradWaitRegister();
 }

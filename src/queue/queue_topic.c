@@ -58,6 +58,7 @@
 #include "base/base_memory.h"
 #include "log/log_events.h"
 #include "log/log_tableam.h"
+#include "queue/queue_dedup.h"
 #include "queue/queue_dirty.h"
 #include "queue/queue_shard.h"
 #include "queue/queue_topic.h"
@@ -590,7 +591,7 @@ free_group(NaradGroup *group)
 	NaradFree(group);
 }
 
-/* Frees an entry that is in no chain, with its groups. */
+/* Frees an entry that is in no chain, with its groups and ids. */
 static void
 free_topic(NaradTopicEntry *entry)
 {
@@ -598,6 +599,7 @@ free_topic(NaradTopicEntry *entry)
 
 	dlist_foreach_modify(iter, &entry->topic.groups)
 		free_group(dlist_container(NaradGroup, node, iter.cur));
+	NaradDedupFree(entry->topic.dedup);
 	NaradFree(entry);
 }
 

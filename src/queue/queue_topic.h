@@ -19,6 +19,7 @@
 #include "queue/queue_wait.h"
 #include "utils/acl.h"
 
+struct NaradDedup;
 struct NaradShard;
 
 /*
@@ -84,6 +85,8 @@ typedef struct NaradQueueTopic
 	pg_atomic_uint32 relid;		/* refreshed by whoever opens it */
 	LWLock		lock;
 	dlist_head	groups;			/* under lock; entries live until topic_gone */
+	struct NaradDedup *dedup;	/* set once, under lock; NULL before the first
+								 * dedup id (queue_dedup.c) */
 
 	/* Moves of dead letters; under the lock of queue_deadletter.c. */
 	int64		moves_after;	/* monotonic us: no move before */

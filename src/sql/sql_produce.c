@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * sql_produce.c
- *	  produce, produce_batch, produce_array and the forms for bytes.
+ *	  produce, produce_batch, produce_array, produce_once and the forms for
+ *	  bytes.
  *
  * Owns:		nothing.
  * Invariants:	a user's triggers, constraints, generated and extra columns
@@ -16,6 +17,10 @@
  * the order of the array.  On the direct path records are formed first (which
  * may read and lock other tables, to fetch long values from there), then
  * given partitions and appended partition by partition.
+ *
+ * Rows with a dedup id are claimed before; duplicates are not appended, and
+ * answered with the position of the first one.  produce_once asks for its
+ * producer's turn before, and notes where the message went.
  *
  * RETURNING would need SELECT on its columns, which a producer need not have.
  * So the access method tells where the row went, and SPI whether it went
@@ -46,6 +51,8 @@
 
 #include "log/log_append.h"
 #include "log/log_tableam.h"
+#include "queue/queue_dedup.h"
+#include "queue/queue_producer.h"
 #include "queue/queue_topic.h"
 #include "sql/sql_args.h"
 #include "sql/sql_produce.h"
@@ -58,6 +65,14 @@
 #define ARG_DELIVER_AFTER	5
 #define ARG_DELIVER_AT		6
 #define ARG_DEDUP_ID		7
+
+/* Arguments of produce_once. */
+#define ARG_ONCE_PRODUCER	2
+#define ARG_ONCE_SEQUENCE	3
+#define ARG_ONCE_EPOCH		4
+#define ARG_ONCE_KEY		5
+#define ARG_ONCE_HEADERS	6
+#define ARG_ONCE_PARTITION	7
 
 /* Key-less records of a batch go to one partition by so many. */
 #define KEYLESS_RUN			64
@@ -72,7 +87,10 @@ typedef struct ProduceRow
 {
 	Datum		values[ROW_COLUMNS];
 	bool		isnull[ROW_COLUMNS];
+	NaradRecordExtra extra;		/* what it has that is no column */
+	NaradDedupClaim *claim;		/* of its dedup id, or NULL */
 	bool		is_placed;		/* out: a trigger or rule may drop a row */
+	bool		is_duplicate;	/* out: of produce_once */
 	int			partition;		/* out */
 	int64		offset;			/* out */
 } ProduceRow;
@@ -82,13 +100,16 @@ PG_FUNCTION_INFO_V1(narad_produce_bytes);
 PG_FUNCTION_INFO_V1(narad_produce_batch);
 PG_FUNCTION_INFO_V1(narad_produce_batch_bytes);
 PG_FUNCTION_INFO_V1(narad_produce_array);
+PG_FUNCTION_INFO_V1(narad_produce_once);
+PG_FUNCTION_INFO_V1(narad_produce_once_bytes);
 
 /* ---------------------------------------------------------------------- */
 /* The direct path                                                        */
 /* ---------------------------------------------------------------------- */
 
 static void
-form_records(Relation rel, ProduceRow *rows, int nrows, NaradAppendItem *items)
+form_records(Relation rel, ProduceRow **rows, int nrows,
+			 NaradAppendItem *items)
 {
 	Datum		values[NARAD_STANDARD_ATTRS];
 	bool		isnull[NARAD_STANDARD_ATTRS];
@@ -99,12 +120,12 @@ form_records(Relation rel, ProduceRow *rows, int nrows, NaradAppendItem *items)
 	for (i = 0; i < nrows; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		memcpy(values + NARAD_ATTR_KEY - 1, rows[i].values,
-			   sizeof(rows[i].values));
-		memcpy(isnull + NARAD_ATTR_KEY - 1, rows[i].isnull,
-			   sizeof(rows[i].isnull));
+		memcpy(values + NARAD_ATTR_KEY - 1, rows[i]->values,
+			   sizeof(rows[i]->values));
+		memcpy(isnull + NARAD_ATTR_KEY - 1, rows[i]->isnull,
+			   sizeof(rows[i]->isnull));
 		NaradRecordForm(&items[i].record, RelationGetDescr(rel), values,
-						isnull, NULL);
+						isnull, &rows[i]->extra);
 		items[i].explicit_offset = NARAD_INVALID_OFFSET;
 	}
 }
@@ -113,7 +134,7 @@ form_records(Relation rel, ProduceRow *rows, int nrows, NaradAppendItem *items)
  * Gives each record its partition: the one named, or its key's, or any.
  */
 static void
-choose_partitions(NaradRelInfo *info, ProduceRow *rows, int nrows,
+choose_partitions(NaradRelInfo *info, ProduceRow **rows, int nrows,
 				  NaradAppendItem *items, int named)
 {
 	int			npartitions = info->npartitions;
@@ -125,9 +146,9 @@ choose_partitions(NaradRelInfo *info, ProduceRow *rows, int nrows,
 	{
 		if (named >= 0)
 			items[i].partition = named;
-		else if (!rows[i].isnull[ROW_KEY])
+		else if (!rows[i]->isnull[ROW_KEY])
 		{
-			text	   *key = DatumGetTextPP(rows[i].values[ROW_KEY]);
+			text	   *key = DatumGetTextPP(rows[i]->values[ROW_KEY]);
 
 			items[i].partition = NaradPartitionForKey(VARDATA_ANY(key),
 													  VARSIZE_ANY_EXHDR(key),
@@ -185,8 +206,19 @@ append_items(Relation rel, NaradAppendItem *items, int nitems)
 	pfree(sorted);
 }
 
+/*
+ * Notes where a row went.
+ */
 static void
-produce_direct(Relation rel, ProduceRow *rows, int nrows, int partition)
+place_row(ProduceRow *row, int partition, NaradOffset offset)
+{
+	row->is_placed = true;
+	row->partition = partition;
+	row->offset = (int64) offset;
+}
+
+static void
+produce_direct(Relation rel, ProduceRow **rows, int nrows, int partition)
 {
 	NaradAppendItem *items;
 	int			i;
@@ -201,9 +233,10 @@ produce_direct(Relation rel, ProduceRow *rows, int nrows, int partition)
 	pgstat_count_heap_insert(rel, nrows);
 	for (i = 0; i < nrows; i++)
 	{
-		rows[i].is_placed = true;
-		rows[i].partition = items[i].partition;
-		rows[i].offset = items[i].offset;
+		place_row(rows[i], items[i].partition, items[i].offset);
+		if (rows[i]->claim != NULL)
+			NaradDedupPlaced(rows[i]->claim, items[i].partition,
+							 items[i].offset);
 	}
 }
 
@@ -278,7 +311,7 @@ take_returned(ProduceRow *row)
  */
 static void
 insert_row(SPIPlanPtr plan, ProduceRow *row, int partition,
-		   const NaradInsertWatch *watch)
+		   NaradInsertWatch *watch)
 {
 	Datum		values[1 + ROW_COLUMNS];
 	char		nulls[1 + ROW_COLUMNS];
@@ -292,22 +325,40 @@ insert_row(SPIPlanPtr plan, ProduceRow *row, int partition,
 		values[1 + i] = row->values[i];
 		nulls[1 + i] = row->isnull[i] ? 'n' : ' ';
 	}
+
+	/* The command's number, which tells its row from those of triggers. */
+	CommandCounterIncrement();
+	watch->seen = false;
+	watch->extra = &row->extra;
+	watch->extra_cid = GetCurrentCommandId(false);
 	code = SPI_execute_plan(plan, values, nulls, false, 0);
+	watch->extra = NULL;
 	if (code < 0)
 		elog(ERROR, "could not insert: %s", SPI_result_code_string(code));
 	if (code == SPI_OK_INSERT_RETURNING)
 		take_returned(row);
 	else if (code == SPI_OK_INSERT && SPI_processed > 0 && watch->seen)
-	{
-		row->partition = watch->partition;
-		row->offset = (int64) watch->offset;
-		row->is_placed = true;
-	}
+		place_row(row, watch->partition, watch->offset);
 	SPI_freetuptable(SPI_tuptable);
 }
 
+/*
+ * The dedup id of a row that was inserted, or not, is known from now on, or
+ * not.
+ */
 static void
-produce_by_insert(Relation rel, ProduceRow *rows, int nrows, int partition)
+end_claim(ProduceRow *row, const NaradInsertWatch *watch)
+{
+	if (row->claim == NULL)
+		return;
+	if (watch->seen && watch->cid == watch->extra_cid)
+		NaradDedupPlaced(row->claim, watch->partition, watch->offset);
+	else
+		NaradDedupDrop(row->claim);
+}
+
+static void
+produce_by_insert(Relation rel, ProduceRow **rows, int nrows, int partition)
 {
 	NaradInsertWatch watch = {RelationGetRelid(rel)};
 	NaradInsertWatch *before;
@@ -322,8 +373,8 @@ produce_by_insert(Relation rel, ProduceRow *rows, int nrows, int partition)
 		for (i = 0; i < nrows; i++)
 		{
 			CHECK_FOR_INTERRUPTS();
-			watch.seen = false;
-			insert_row(plan, &rows[i], partition, &watch);
+			insert_row(plan, rows[i], partition, &watch);
+			end_claim(rows[i], &watch);
 		}
 	}
 	PG_FINALLY();
@@ -339,7 +390,7 @@ produce_by_insert(Relation rel, ProduceRow *rows, int nrows, int partition)
 /* ---------------------------------------------------------------------- */
 
 /*
- * Opens the topic for writing and refuses what does not exist yet.
+ * Opens the topic for writing.
  */
 static Relation
 open_for_produce(FunctionCallInfo fcinfo, const char *function, bool bytes,
@@ -351,12 +402,14 @@ open_for_produce(FunctionCallInfo fcinfo, const char *function, bool bytes,
 	rel = NaradArgTopic(fcinfo, 0, RowExclusiveLock);
 	NaradTopicCheckAcl(rel, ACL_INSERT);
 	NaradTopicCheckValueType(rel, bytes, instead);
-	if (PG_NARGS() > ARG_DEDUP_ID)
-	{
-		NaradArgRefuse(fcinfo, ARG_DELIVER_AFTER, "deliver_after");
-		NaradArgRefuse(fcinfo, ARG_DELIVER_AT, "deliver_at");
-	}
 	return rel;
+}
+
+static void
+refuse_delay(FunctionCallInfo fcinfo)
+{
+	NaradArgRefuse(fcinfo, ARG_DELIVER_AFTER, "deliver_after");
+	NaradArgRefuse(fcinfo, ARG_DELIVER_AT, "deliver_at");
 }
 
 /*
@@ -387,16 +440,102 @@ check_rows(Relation rel, ProduceRow *rows, int nrows)
 	}
 }
 
+/*
+ * Claims the dedup ids of those rows that have one.
+ */
+static void
+claim_ids(Relation rel, ProduceRow *rows, int nrows)
+{
+	NaradDedupClaim *claims;
+	int			nclaims = 0;
+	int			i;
+
+	for (i = 0; i < nrows; i++)
+		nclaims += (rows[i].extra.flags & NARAD_EXT_DEDUP) != 0;
+	if (nclaims == 0)
+		return;
+	claims = palloc_extended(nclaims * sizeof(NaradDedupClaim),
+							 MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+	nclaims = 0;
+	for (i = 0; i < nrows; i++)
+	{
+		if ((rows[i].extra.flags & NARAD_EXT_DEDUP) == 0)
+			continue;
+		rows[i].claim = &claims[nclaims++];
+		rows[i].claim->id = rows[i].extra.id;
+		rows[i].claim->id_len = rows[i].extra.id_len;
+		rows[i].claim->arg = &rows[i];
+	}
+	NaradDedupClaimAll(rel, claims, nclaims);
+}
+
+/*
+ * The rows that are no duplicates, in order; *nchosen of them.
+ */
+static ProduceRow **
+choose_rows(ProduceRow *rows, int nrows, int *nchosen)
+{
+	ProduceRow **chosen = palloc_extended(nrows * sizeof(ProduceRow *),
+										  MCXT_ALLOC_HUGE);
+	int			i;
+
+	*nchosen = 0;
+	for (i = 0; i < nrows; i++)
+	{
+		NaradDedupClaim *claim = rows[i].claim;
+
+		if (claim == NULL || (!claim->is_duplicate && claim->first == NULL))
+			chosen[(*nchosen)++] = &rows[i];
+	}
+	return chosen;
+}
+
+/*
+ * Duplicates are answered with where the first one is.
+ */
+static void
+place_duplicates(ProduceRow *rows, int nrows)
+{
+	int			i;
+
+	for (i = 0; i < nrows; i++)
+	{
+		NaradDedupClaim *claim = rows[i].claim;
+		ProduceRow *first;
+
+		if (claim != NULL && claim->first != NULL)
+		{
+			first = claim->first->arg;
+			if (claim->first->is_duplicate)
+				place_row(&rows[i], claim->first->partition,
+						  claim->first->offset);
+			else if (first->is_placed)
+				place_row(&rows[i], first->partition, first->offset);
+		}
+		else if (claim != NULL && claim->is_duplicate)
+			place_row(&rows[i], claim->partition, claim->offset);
+	}
+}
+
 static void
 produce_rows(Relation rel, ProduceRow *rows, int nrows, int partition)
 {
+	ProduceRow **chosen;
+	int			nchosen;
+
 	if (nrows == 0)
 		return;
 	check_rows(rel, rows, nrows);
-	if (NaradTopicSettingsGet(rel)->direct)
-		produce_direct(rel, rows, nrows, partition);
+	claim_ids(rel, rows, nrows);
+	chosen = choose_rows(rows, nrows, &nchosen);
+	if (nchosen == 0)
+		;
+	else if (NaradTopicSettingsGet(rel)->direct)
+		produce_direct(rel, chosen, nchosen, partition);
 	else
-		produce_by_insert(rel, rows, nrows, partition);
+		produce_by_insert(rel, chosen, nchosen, partition);
+	place_duplicates(rows, nrows);
+	pfree(chosen);
 }
 
 /*
@@ -442,9 +581,70 @@ return_rows(FunctionCallInfo fcinfo, const ProduceRow *rows, int nrows)
 	}
 }
 
+/*
+ * Gives a row an id, of a kind, that is an argument or an element of one.
+ */
+static void
+take_id(ProduceRow *row, uint16 kind, Datum value, const char *argument)
+{
+	text	   *id = DatumGetTextPP(value);
+	int			len = VARSIZE_ANY_EXHDR(id);
+
+	if (len < 1 || len > NARAD_MAX_ID)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("id of %d bytes in argument \"%s\" is too %s",
+						len, argument, len < 1 ? "short" : "long"),
+				 errdetail("An id has 1 to %d bytes.", NARAD_MAX_ID)));
+	row->extra.flags |= kind;
+	row->extra.id = VARDATA_ANY(id);
+	row->extra.id_len = len;
+}
+
 /* ---------------------------------------------------------------------- */
 /* One message                                                            */
 /* ---------------------------------------------------------------------- */
+
+/*
+ * A number of at least 0.
+ */
+static int64
+take_number(FunctionCallInfo fcinfo, int argno, const char *name)
+{
+	int64		value;
+
+	NaradArgNotNull(fcinfo, argno, name);
+	value = argno == ARG_ONCE_EPOCH ? PG_GETARG_INT32(argno) :
+		PG_GETARG_INT64(argno);
+	if (value < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"%s\" must be at least %d, not %lld",
+						name, 0, (long long) value)));
+	return value;
+}
+
+/*
+ * A row from the arguments at these places.
+ */
+static void
+take_row(FunctionCallInfo fcinfo, int key, int value, int headers,
+		 ProduceRow *row)
+{
+	int			argnos[ROW_COLUMNS];
+	int			i;
+
+	argnos[ROW_KEY] = key;
+	argnos[ROW_VALUE] = value;
+	argnos[ROW_HEADERS] = headers;
+	memset(row, 0, sizeof(ProduceRow));
+	for (i = 0; i < ROW_COLUMNS; i++)
+	{
+		row->isnull[i] = PG_ARGISNULL(argnos[i]);
+		row->values[i] = row->isnull[i] ? (Datum) 0 :
+			PG_GETARG_DATUM(argnos[i]);
+	}
+}
 
 /*
  * Appends the message of a call's arguments; the row is left in *row.
@@ -454,25 +654,60 @@ produce_arguments(FunctionCallInfo fcinfo, bool bytes, ProduceRow *row)
 {
 	Relation	rel;
 	int			partition;
-	int			i;
 
 	rel = open_for_produce(fcinfo,
 						   bytes ? "produce_bytes()" : "produce()", bytes,
 						   bytes ? "produce" : "produce_bytes");
-	NaradArgRefuse(fcinfo, ARG_DEDUP_ID, "dedup_id");
+	refuse_delay(fcinfo);
 	partition = NaradArgPartition(fcinfo, ARG_PARTITION, rel,
 								  NaradTopicPartitions(rel));
 
-	memset(row, 0, sizeof(ProduceRow));
-	for (i = 0; i < ROW_COLUMNS; i++)
-	{
-		int			argno = i == ROW_KEY ? ARG_KEY :
-		i == ROW_VALUE ? ARG_VALUE : ARG_HEADERS;
-
-		row->isnull[i] = PG_ARGISNULL(argno);
-		row->values[i] = row->isnull[i] ? (Datum) 0 : PG_GETARG_DATUM(argno);
-	}
+	take_row(fcinfo, ARG_KEY, ARG_VALUE, ARG_HEADERS, row);
+	if (!PG_ARGISNULL(ARG_DEDUP_ID))
+		take_id(row, NARAD_EXT_DEDUP, PG_GETARG_DATUM(ARG_DEDUP_ID),
+				"dedup_id");
 	produce_rows(rel, row, 1, partition);
+	table_close(rel, NoLock);
+}
+
+/*
+ * Appends the message of a call of produce_once, unless it was before; the
+ * row is left in *row.
+ */
+static void
+produce_once_arguments(FunctionCallInfo fcinfo, bool bytes, ProduceRow *row)
+{
+	NaradProducerTurn turn = {0};
+	Relation	rel;
+	int			partition;
+
+	rel = open_for_produce(fcinfo,
+						   bytes ? "produce_once_bytes()" : "produce_once()",
+						   bytes,
+						   bytes ? "produce_once" : "produce_once_bytes");
+	NaradArgNotNull(fcinfo, ARG_ONCE_PRODUCER, "producer_id");
+	turn.sequence = take_number(fcinfo, ARG_ONCE_SEQUENCE, "sequence");
+	turn.epoch = (int32) take_number(fcinfo, ARG_ONCE_EPOCH, "epoch");
+	partition = NaradArgPartition(fcinfo, ARG_ONCE_PARTITION, rel,
+								  NaradTopicPartitions(rel));
+	take_row(fcinfo, ARG_ONCE_KEY, ARG_VALUE, ARG_ONCE_HEADERS, row);
+	take_id(row, NARAD_EXT_PRODUCER, PG_GETARG_DATUM(ARG_ONCE_PRODUCER),
+			"producer_id");
+	row->extra.sequence = turn.sequence;
+	row->extra.epoch = turn.epoch;
+	turn.id = row->extra.id;
+	turn.id_len = row->extra.id_len;
+
+	NaradProducerBegin(rel, &turn);
+	row->is_duplicate = turn.is_duplicate;
+	if (!turn.is_duplicate)
+	{
+		produce_rows(rel, row, 1, partition);
+		NaradProducerAdvance(rel, &turn, row->is_placed ? row->partition : -1,
+							 (NaradOffset) row->offset);
+	}
+	else if (turn.partition >= 0)
+		place_row(row, turn.partition, turn.offset);
 	table_close(rel, NoLock);
 }
 
@@ -480,11 +715,13 @@ produce_arguments(FunctionCallInfo fcinfo, bool bytes, ProduceRow *row)
  * A set of one row, given by value: that is cheaper than a tuplestore.
  */
 static Datum
-produce_one(FunctionCallInfo fcinfo, bool bytes)
+produce_one(FunctionCallInfo fcinfo,
+			void (*produce) (FunctionCallInfo, bool, ProduceRow *), bool bytes)
 {
 	FuncCallContext *funcctx;
-	Datum		values[2];
-	bool		isnull[2];
+	ProduceRow *row;
+	Datum		values[3];
+	bool		isnull[3];
 
 	if (SRF_IS_FIRSTCALL())
 	{
@@ -498,13 +735,16 @@ produce_one(FunctionCallInfo fcinfo, bool bytes)
 		BlessTupleDesc(funcctx->tuple_desc);
 		funcctx->user_fctx = palloc(sizeof(ProduceRow));
 		MemoryContextSwitchTo(oldcontext);
-		produce_arguments(fcinfo, bytes, funcctx->user_fctx);
+		produce(fcinfo, bytes, funcctx->user_fctx);
 	}
 
 	funcctx = SRF_PERCALL_SETUP();
 	if (funcctx->call_cntr > 0)
 		SRF_RETURN_DONE(funcctx);
-	row_values(funcctx->user_fctx, values, isnull);
+	row = funcctx->user_fctx;
+	row_values(row, values, isnull);
+	values[2] = BoolGetDatum(row->is_duplicate);
+	isnull[2] = false;
 	SRF_RETURN_NEXT(funcctx,
 					HeapTupleGetDatum(heap_form_tuple(funcctx->tuple_desc,
 													  values, isnull)));
@@ -513,13 +753,25 @@ produce_one(FunctionCallInfo fcinfo, bool bytes)
 Datum
 narad_produce(PG_FUNCTION_ARGS)
 {
-	return produce_one(fcinfo, false);
+	return produce_one(fcinfo, produce_arguments, false);
 }
 
 Datum
 narad_produce_bytes(PG_FUNCTION_ARGS)
 {
-	return produce_one(fcinfo, true);
+	return produce_one(fcinfo, produce_arguments, true);
+}
+
+Datum
+narad_produce_once(PG_FUNCTION_ARGS)
+{
+	return produce_one(fcinfo, produce_once_arguments, false);
+}
+
+Datum
+narad_produce_once_bytes(PG_FUNCTION_ARGS)
+{
+	return produce_one(fcinfo, produce_once_arguments, true);
 }
 
 /* ---------------------------------------------------------------------- */
@@ -527,31 +779,57 @@ narad_produce_bytes(PG_FUNCTION_ARGS)
 /* ---------------------------------------------------------------------- */
 
 /*
- * Puts an array argument, null or as long as the payloads, into a column.
+ * Takes an array argument apart that is null, or as long as the payloads;
+ * false if it is null.
+ */
+static bool
+take_array(FunctionCallInfo fcinfo, int argno, const char *name, int nrows,
+		   NaradArgArray *array)
+{
+	if (PG_ARGISNULL(argno))
+		return false;
+	NaradArgArrayGet(PG_GETARG_ARRAYTYPE_P(argno), name, array);
+	if (array->nelems != nrows)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("array \"%s\" has %d elements, but \"payloads\" has %d",
+						name, array->nelems, nrows)));
+	return true;
+}
+
+/*
+ * Puts an array argument into a column.
  */
 static void
 take_column(FunctionCallInfo fcinfo, int argno, const char *name, int column,
 			ProduceRow *rows, int nrows)
 {
 	NaradArgArray array;
+	bool		is_given = take_array(fcinfo, argno, name, nrows, &array);
 	int			i;
 
-	if (PG_ARGISNULL(argno))
-	{
-		for (i = 0; i < nrows; i++)
-			rows[i].isnull[column] = true;
-		return;
-	}
-	NaradArgArrayGet(PG_GETARG_ARRAYTYPE_P(argno), name, &array);
-	if (array.nelems != nrows)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("array \"%s\" has %d elements, but \"payloads\" has %d",
-						name, array.nelems, nrows)));
 	for (i = 0; i < nrows; i++)
 	{
-		rows[i].values[column] = array.values[i];
-		rows[i].isnull[column] = array.nulls[i];
+		rows[i].values[column] = is_given ? array.values[i] : (Datum) 0;
+		rows[i].isnull[column] = is_given ? array.nulls[i] : true;
+	}
+}
+
+/*
+ * Gives each message its dedup id, if it has one.
+ */
+static void
+take_dedup_ids(FunctionCallInfo fcinfo, ProduceRow *rows, int nrows)
+{
+	NaradArgArray array;
+	int			i;
+
+	if (!take_array(fcinfo, ARG_DEDUP_ID, "dedup_ids", nrows, &array))
+		return;
+	for (i = 0; i < nrows; i++)
+	{
+		if (!array.nulls[i])
+			take_id(&rows[i], NARAD_EXT_DEDUP, array.values[i], "dedup_ids");
 	}
 }
 
@@ -575,8 +853,8 @@ produce_batch(FunctionCallInfo fcinfo, bool bytes)
 						   bytes ? "produce_batch_bytes()" : "produce_batch()",
 						   bytes,
 						   bytes ? "produce_batch" : "produce_batch_bytes");
+	refuse_delay(fcinfo);
 	NaradArgNotNull(fcinfo, ARG_VALUE, "payloads");
-	NaradArgRefuse(fcinfo, ARG_DEDUP_ID, "dedup_ids");
 	partition = NaradArgPartition(fcinfo, ARG_PARTITION, rel,
 								  NaradTopicPartitions(rel));
 
@@ -586,6 +864,7 @@ produce_batch(FunctionCallInfo fcinfo, bool bytes)
 	take_column(fcinfo, ARG_VALUE, "payloads", ROW_VALUE, rows, nrows);
 	take_column(fcinfo, ARG_KEY, "keys", ROW_KEY, rows, nrows);
 	take_column(fcinfo, ARG_HEADERS, "headers", ROW_HEADERS, rows, nrows);
+	take_dedup_ids(fcinfo, rows, nrows);
 	produce_rows(rel, rows, nrows, partition);
 	table_close(rel, NoLock);
 	return_rows(fcinfo, rows, nrows);

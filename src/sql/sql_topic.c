@@ -339,20 +339,6 @@ take_retention_bytes(FunctionCallInfo fcinfo, SettingsChange *change)
 }
 
 /*
- * An interval whose feature does not exist yet, so that only the default is
- * taken, and nothing is noted.
- */
-static void
-refuse_interval(FunctionCallInfo fcinfo, int argno, const char *name,
-				int64 min, int64 default_value)
-{
-	if (!PG_ARGISNULL(argno) &&
-		NaradArgInterval(fcinfo, argno, name, min,
-						 NARAD_MAX_TIMEOUT * 100) != default_value)
-		NaradArgRefuseValue(name);
-}
-
-/*
  * A choice of two words, of which the first is the default.
  */
 static void
@@ -521,6 +507,9 @@ take_settings(FunctionCallInfo fcinfo, SettingsChange *change)
 	take_interval(fcinfo, change, NARAD_SETTING_VISIBILITY_TIMEOUT,
 				  NARAD_SETTING_VISIBILITY_TIMEOUT, NARAD_MIN_TIMEOUT,
 				  NARAD_MAX_TIMEOUT, DEFAULT_VISIBILITY_TIMEOUT);
+	take_interval(fcinfo, change, NARAD_SETTING_DEDUP_WINDOW,
+				  NARAD_SETTING_DEDUP_WINDOW, 1000, NARAD_MAX_TIMEOUT * 100,
+				  DEFAULT_DEDUP_WINDOW);
 	take_count(fcinfo, change, NARAD_SETTING_MAX_IN_FLIGHT);
 	take_count(fcinfo, change, NARAD_SETTING_MAX_ACKED_AHEAD);
 
@@ -528,8 +517,6 @@ take_settings(FunctionCallInfo fcinfo, SettingsChange *change)
 	take_retry_delay(fcinfo, change);
 	take_retry_backoff(fcinfo, change);
 	take_word(fcinfo, change, NARAD_SETTING_ORDERING, "none", "key");
-	refuse_interval(fcinfo, NARAD_SETTING_DEDUP_WINDOW, "dedup_window", 1000,
-					DEFAULT_DEDUP_WINDOW);
 }
 
 /*
