@@ -13,6 +13,7 @@ OBJS = \
 	src/base/base_guc.o \
 	src/base/base_lock.o \
 	src/base/base_memory.o \
+	src/base/base_start.o \
 	src/base/base_stop.o \
 	src/base/base_wait.o \
 	src/log/log_append.o \
@@ -58,6 +59,7 @@ OBJS = \
 	src/queue/queue_settle.o \
 	src/queue/queue_shard.o \
 	src/queue/queue_state.o \
+	src/queue/queue_suspect.o \
 	src/queue/queue_token.o \
 	src/queue/queue_topic.o \
 	src/queue/queue_verify.o \

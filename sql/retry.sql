@@ -53,7 +53,8 @@ ROLLBACK;
 SELECT scheduled, in_flight FROM narad.groups WHERE topic = 'retry_topic'::regclass;
 SELECT count(*) FROM narad.consume('retry_topic', 10);
 
--- No delivery, no delay: a call that fails has not shown the message to anybody.
+-- A statement that fails after consume() is a rollback; a consume() that fails
+-- takes nothing.
 SELECT count(*) FROM narad.produce('retry_topic', '8');
 SELECT pg_temp.attempt('SELECT 1 / (msg_offset - 8) FROM narad.consume(''retry_topic'')');
 SELECT pg_temp.attempt('SELECT narad.consume(''retry_topic'', 10, ack => ARRAY[''AAAA''])');

@@ -17,6 +17,7 @@
 
 #include "access/xlog_internal.h"
 
+#include "base/base_start.h"
 #include "log/log_xlog.h"
 #include "narad_rmgr.h"
 
@@ -26,6 +27,7 @@ static RmgrData narad_rmgr =
 	.rm_redo = NaradXLogRedo,
 	.rm_desc = NaradXLogDesc,
 	.rm_identify = NaradXLogIdentify,
+	.rm_startup = NaradStartReplays,
 	.rm_mask = NaradXLogMask,
 };
 

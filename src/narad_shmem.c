@@ -23,6 +23,7 @@
 
 #include "base/base_lock.h"
 #include "base/base_memory.h"
+#include "base/base_start.h"
 #include "base/base_stop.h"
 #include "log/log_retain.h"
 #include "log/log_topic.h"
@@ -40,7 +41,7 @@ request_shmem(void)
 	if (previous_request_hook)
 		previous_request_hook();
 
-	size = NaradMemoryShmemSize();
+	size = add_size(NaradMemoryShmemSize(), NaradStartShmemSize());
 	size = add_size(size, NaradLogTopicShmemSize());
 	size = add_size(size, NaradRetainShmemSize());
 	size = add_size(size, NaradQueueShmemSize());
@@ -48,7 +49,7 @@ request_shmem(void)
 	size = add_size(size, NaradStopShmemSize());
 #endif
 	/* ShmemInitStruct rounds each up to a cache line. */
-	size = add_size(size, 8 * PG_CACHE_LINE_SIZE);
+	size = add_size(size, 10 * PG_CACHE_LINE_SIZE);
 	RequestAddinShmemSpace(size);
 	NaradLockRequest();
 }
@@ -62,6 +63,7 @@ startup_shmem(void)
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	NaradLockShmemInit();
 	NaradMemoryShmemInit();
+	NaradStartShmemInit();
 	NaradLogTopicShmemInit();
 	NaradRetainShmemInit();
 	NaradQueueShmemInit();

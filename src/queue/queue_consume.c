@@ -32,13 +32,13 @@
  * While it is claimed a lease has no deadline and a nonce nobody knows: no
  * other process touches it, unless the group is dropped or the topic changes.
  *
- * The choice: the lowest pending offset that may be ready now (rechecks), then
- * the lowest offset never looked at.  Messages that came back (expired,
- * nacked, rolled back) form a FIFO, and take at most every second place while
- * there are others.  Within one visit of a shard the choice among the former
- * never goes back, and no more of the FIFO is taken than was there at first,
- * so nothing is looked at twice; what cannot be taken now is left for the next
- * call.
+ * The choice: a suspect (queue_suspect.c), alone in its batch; else the
+ * lowest pending offset that may be ready now (rechecks), then the lowest
+ * offset never looked at.  Messages that came back (expired, nacked, rolled
+ * back) form a FIFO, and take at most every second place while there are
+ * others.  Within one visit of a shard the choice among the former never goes
+ * back, and no more of the FIFO is taken than was there at first, so nothing
+ * is looked at twice; what cannot be taken now is left for the next call.
  *
  * What a record turns out to be, and what becomes of the claim:
  *
@@ -92,6 +92,8 @@
 #include "queue/queue_deadletter.h"
 #include "queue/queue_retain.h"
 #include "queue/queue_settle.h"
+#include "queue/queue_state.h"
+#include "queue/queue_suspect.h"
 #include "queue/queue_xact.h"
 
 /* Claims made under one hold of the lock. */
@@ -148,6 +150,9 @@ typedef struct NaradConsumer
 	bool		full;			/* the batch is */
 	bool		no_memory;
 	bool		capped;			/* the last group of claims ended at a cap */
+	bool		alone;			/* the group is one suspect, */
+	bool		single;			/* ... or one message, as there are some */
+	bool		needs_mark;		/* what is leased has to be marked first */
 	int			nnonces;		/* drawn, not used yet */
 	uint64		nonces[MAX_CLAIMS];
 
@@ -165,6 +170,7 @@ typedef struct NaradConsumer
 	uint32		returned_left;	/* of the FIFO, not looked at yet */
 	bool		returned_all;	/* that was all of it */
 	uint64		nmade;			/* the shard's, when the visit began */
+	bool		suspect_left;	/* one may be claimed */
 	uint64		ring_noted;		/* before anything was read */
 	TimestampTz claimed_at;
 	int			mark;			/* actions before the group's claims */
@@ -589,6 +595,43 @@ claim_returned(NaradConsumer *c)
 	return CHOICE_CLAIMED;
 }
 
+/*
+ * Claims a suspect.  Where deliveries are limited it is the only one that is
+ * out, and the only message of its batch.
+ */
+static NaradChoice
+claim_suspect(NaradConsumer *c)
+{
+	NaradShard *shard = c->shard;
+	bool		alone = shard->policy.max_deliveries > 0;
+	NaradOffset offset;
+	NaradLease *lease;
+
+	if (!c->suspect_left || shard->suspects.nmembers == 0 ||
+		(alone && (shard->suspect_out != 0 || c->nclaims + c->ntaken > 0)))
+		return CHOICE_DRY;
+	offset = NaradSuspectNext(shard, NaradClockNow());
+	if (offset == NARAD_INVALID_OFFSET)
+		return CHOICE_DRY;
+	if (!below_cap(c, offset))
+	{
+		shard->capped_ahead = true;
+		return CHOICE_CAPPED;
+	}
+	lease = NaradLeaseFind(&shard->leases, offset);
+	if (lease == NULL)
+		lease = new_entry(shard, offset);
+	if (lease == NULL || !NaradShardReserve(shard, offset))
+		return CHOICE_NO_MEMORY;
+	claim(c, lease);
+	if (alone)
+		NaradSuspectOut(shard, lease);
+	else
+		NaradSuspectClear(shard, offset);
+	c->alone = alone;
+	return CHOICE_CLAIMED;
+}
+
 /* Claims the next message by the order of choice.  Exclusive shard lock. */
 static NaradChoice
 claim_next(NaradConsumer *c)
@@ -602,6 +645,8 @@ claim_next(NaradConsumer *c)
 		shard->capped_in_flight = true;
 		return CHOICE_CAPPED;
 	}
+	if (!c->ordered && claim_suspect(c) == CHOICE_CLAIMED)
+		return CHOICE_CLAIMED;
 	if (shard->returned_turn)
 	{
 		returned = claim_returned(c);
@@ -646,6 +691,29 @@ is_dry_for_all(NaradConsumer *c, NaradChoice choice)
 }
 
 /*
+ * By key suspects come in their turn, as all messages do; while there are any,
+ * one message at a time is handed out of the shard, whichever has it.
+ */
+static bool
+one_by_one(const NaradConsumer *c)
+{
+	return c->ordered && c->shard->policy.max_deliveries > 0 &&
+		c->shard->suspects.nmembers > 0;
+}
+
+/* That one was claimed: it may be a suspect. */
+static void
+claim_single(NaradConsumer *c)
+{
+	NaradOffset offset = c->claims[0].offset;
+
+	c->alone = !c->claims[0].is_learned &&
+		NaradSetContains(&c->shard->suspects, offset);
+	if (c->alone)
+		NaradSuspectOut(c->shard, NaradLeaseFind(&c->shard->leases, offset));
+}
+
+/*
  * Claims up to `want` messages of the shard.  False if there are no more than
  * those claimed, for this call.
  */
@@ -662,6 +730,7 @@ claim_group(NaradConsumer *c, int want)
 	c->claimed_at = GetCurrentTimestamp();
 	c->mark = NaradXactMark();
 	c->nclaims = 0;
+	c->alone = c->single = c->needs_mark = false;
 
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	if (!NaradShardIsOf(shard, c->group_id))
@@ -676,8 +745,15 @@ claim_group(NaradConsumer *c, int want)
 	c->generation = shard->generation;
 	c->scan = shard->scan_pos;
 	c->scan_ended = false;
-	while (c->nclaims < want && choice == CHOICE_CLAIMED)
+	c->single = one_by_one(c);
+	if (c->single && shard->suspect_out != 0)
+		choice = CHOICE_DRY;
+	else if (c->single)
+		want = 1;
+	while (c->nclaims < want && choice == CHOICE_CLAIMED && !c->alone)
 		choice = claim_next(c);
+	if (c->single && c->nclaims == 1)
+		claim_single(c);
 	c->capped = choice == CHOICE_CAPPED;
 	if (c->capped)
 		shard->capped++;
@@ -818,7 +894,7 @@ give_back(NaradShard *shard, NaradLease *lease, bool recheck)
 		/* The scan comes by again, or the line of its key gets there. */
 		NaradShardRemoveLease(shard, lease);
 	}
-	else if (lease->deliveries == 1 &&
+	else if (lease->deliveries == 1 && !NaradSuspectIsOut(shard, offset) &&
 			 NaradSetReserve(&shard->pending, offset))
 	{
 		(void) NaradSetAdd(&shard->pending, offset);
@@ -832,8 +908,9 @@ give_back(NaradShard *shard, NaradLease *lease, bool recheck)
 
 /*
  * Settles what else lies in a run of dead or damaged offsets: pending ones,
- * and those never looked at, in which case the whole run is one range.
- * Without memory they are left to be looked at one by one.  Returns how many.
+ * suspects without an entry, and those never looked at, in which case the
+ * whole run is one range.  Without memory they are left to be looked at one by
+ * one.  Returns how many.
  */
 static uint64
 settle_run(NaradConsumer *c, NaradOffset first, NaradOffset next)
@@ -852,6 +929,13 @@ settle_run(NaradConsumer *c, NaradOffset first, NaradOffset next)
 			break;
 		nsettled++;
 		offset++;
+	}
+	for (offset = NaradSetNextMember(&shard->suspects, first); offset < next;
+		 offset = NaradSetNextMember(&shard->suspects, offset + 1))
+	{
+		if (NaradLeaseFind(&shard->leases, offset) == NULL &&
+			NaradShardSettleRange(shard, offset, offset))
+			nsettled++;
 	}
 	if (next > seen && seen >= first &&
 		NaradShardSettleRange(shard, seen, next - 1))
@@ -989,11 +1073,14 @@ dispose_claim(NaradConsumer *c, NaradClaim *done, int64 now,
 			break;
 		case NARAD_READ_PENDING:
 		case NARAD_READ_OWN:
+			/* Not committed, so nobody can have had it. */
+			NaradSuspectClear(shard, done->offset);
 			give_back(shard, lease, done->recheck);
 			break;
 		case NARAD_READ_INVISIBLE:
 		case NARAD_READ_DROPPED:
 		case NARAD_READ_END:
+			c->suspect_left = c->suspect_left && !c->alone;
 			give_back(shard, lease, true);
 			break;
 	}
@@ -1023,6 +1110,21 @@ recheck_ended(NaradConsumer *c)
 			c->claims[i].status == NARAD_READ_OWN)
 			add_recheck(c->shard, c->claims[i].offset, c->claims[i].offset);
 	}
+}
+
+/* Has the state page to know of the leases before they are handed out? */
+static bool
+wants_mark(const NaradConsumer *c)
+{
+	if (c->shard->policy.max_deliveries == 0)
+		return false;
+	for (int i = 0; i < c->nclaims; i++)
+	{
+		if (c->claims[i].deliveries > 0 &&
+			(c->alone || c->claims[i].offset >= c->shard->handout_mark))
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -1078,11 +1180,30 @@ dispose_group(NaradConsumer *c)
 								  pg_atomic_read_u64(&c->part->start_offset));
 		for (int i = 0; i < c->nclaims; i++)
 			dispose_claim(c, &c->claims[i], now, wall_now);
+		if (c->alone && c->claims[0].deliveries == 0)
+			NaradSuspectNotOut(shard, c->claims[0].offset);
 		recheck_ended(c);
 		NaradShardDeadlineChanged(shard);
 		serve_given_back(c);
+		c->needs_mark = wants_mark(c);
 	}
 	LWLockRelease(&shard->lock);
+}
+
+/* The state page comes to know what is about to be handed out. */
+static void
+mark_group(NaradConsumer *c)
+{
+	NaradOffset end = 0;
+
+	if (!c->needs_mark)
+		return;
+	for (int i = 0; i < c->nclaims; i++)
+	{
+		if (c->claims[i].deliveries > 0)
+			end = Max(end, c->claims[i].offset + 1);
+	}
+	NaradStateMark(c->rel, c->info, c->shard, c->group_id, end);
 }
 
 /* Hands the leased ones to the caller. */
@@ -1201,6 +1322,7 @@ begin_visit(NaradConsumer *c, int partition)
 	c->ring_noted = NaradRingHead(c->part);
 
 	c->returned_left = 0;
+	c->suspect_left = true;
 	/* Keys that ran out of line are served, too, when there is more to take. */
 	if (c->ordered)
 	{
@@ -1215,6 +1337,8 @@ begin_visit(NaradConsumer *c, int partition)
 		shard->policy = c->policy;
 		if (shard->keys.ordered != c->ordered)
 			NaradKeySetOrdered(shard, c->ordered);
+		if (c->ordered)
+			NaradSuspectsInLine(shard);
 		NaradShardExpire(shard, NaradClockNow(), NARAD_MAX_EXPIRED);
 		c->nmade = shard->nmade;
 		c->returned_left = shard->leases.nstate[NARAD_LEASE_RETURNED];
@@ -1279,12 +1403,15 @@ consume_partition(NaradConsumer *c, int partition)
 
 		CHECK_FOR_INTERRUPTS();
 		more = take_group(c, Min(want, MAX_CLAIMS));
+		mark_group(c);
 		if (c->nclaims > 0)
 			emit_group(c);
 
 		/* Claims that came to nothing count against the cap no more. */
 		if (c->capped && c->ntaken - ntaken < c->nclaims)
 			more = true;
+		if ((c->alone || c->single) && c->ntaken > ntaken)
+			c->full = true;
 		least = c->ntaken == ntaken ? Min(least * 2, MAX_CLAIMS) : 1;
 	}
 
@@ -1429,6 +1556,8 @@ shard_is_ready(NaradShard *shard, NaradGroupId group_id,
 		if (shard->leases.nstate[NARAD_LEASE_LEASED] >=
 			(uint32) settings->max_in_flight)
 			shard->capped_in_flight = true;
+		else if (shard->suspect_out != 0 && shard->keys.ordered)
+			ready = false;		/* one at a time */
 		else if (shard->nholes >= (uint32) settings->max_acked_ahead)
 			ready = !shard->is_dry;
 		else
@@ -1439,6 +1568,7 @@ shard_is_ready(NaradShard *shard, NaradGroupId group_id,
 				 (shard->nrechecks > 0 ||
 				  shard->leases.nstate[NARAD_LEASE_RETURNED] > 0 ||
 				  shard->keys.ready_root != NULL ||
+				  shard->suspects.nmembers > 0 ||
 				  !dlist_is_empty(&shard->keys.refill)));
 	}
 	LWLockRelease(&shard->lock);

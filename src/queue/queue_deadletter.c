@@ -48,6 +48,7 @@
 #include "base/base_lock.h"
 #include "queue/queue_deadletter.h"
 #include "queue/queue_settle.h"
+#include "queue/queue_suspect.h"
 #include "queue/queue_xact.h"
 
 #define RETRY_FIRST_US	INT64CONST(1000000)
@@ -120,6 +121,7 @@ enlist(NaradShard *shard, NaradLease *lease, int64 when)
 void
 NaradDeadLetterAdd(NaradShard *shard, NaradLease *lease, int64 now)
 {
+	NaradSuspectClear(shard, lease->offset);
 	lease->failures = 0;
 	enlist(shard, lease, now);
 }

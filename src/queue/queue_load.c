@@ -31,6 +31,7 @@
 #include "queue/queue_page.h"
 #include "queue/queue_retain.h"
 #include "queue/queue_state.h"
+#include "queue/queue_suspect.h"
 
 /* The image a head page speaks of, palloc'ed; NULL if it is damaged. */
 static char *
@@ -285,7 +286,8 @@ load_journal(Relation rel, NaradShard *shard, const char *page,
 /* A page that is ours: frontier, what is settled above, what comes back. */
 static void
 load_page(Relation rel, NaradShard *shard, const char *page,
-		  const NaradStateOwner *owner, NaradStateDamage *damage)
+		  const NaradStateOwner *owner, NaradOffset end,
+		  NaradStateDamage *damage)
 {
 	const NaradStateHead *head = NaradPageStateHead(page);
 	char	   *image = read_image(rel, page, owner);
@@ -309,13 +311,15 @@ load_page(Relation rel, NaradShard *shard, const char *page,
 							 shard->frontier);
 	NaradSetTrim(&shard->settled, shard->frontier);
 	shard->scan_pos = shard->frontier;
-	if (image != NULL &&
-		(!load_image(shard, image, head->image_len, true) ||
-		 !load_pending(shard)))
+	if ((image != NULL &&
+		 (!load_image(shard, image, head->image_len, true) ||
+		  !load_pending(shard))) ||
+		!NaradSuspectsLoad(shard, head, end))
 	{
 		/* Short of memory: counts are lost, messages are not. */
 		NaradLeaseTableClear(&shard->leases);
 		NaradSetClear(&shard->pending);
+		NaradSetClear(&shard->suspects);
 		shard->nholes = 0;
 		shard->nrechecks = 0;
 		shard->scan_pos = shard->frontier;
@@ -330,6 +334,8 @@ start_at_earliest(NaradShard *shard, NaradOffset earliest)
 {
 	NaradSetClear(&shard->settled);
 	NaradSetClear(&shard->pending);
+	NaradSetClear(&shard->suspects);
+	shard->handout_mark = 0;
 	NaradLeaseTableClear(&shard->leases);
 	shard->nholes = 0;
 	shard->nrechecks = 0;
@@ -368,7 +374,8 @@ NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard,
 		kind = NaradStateHeadCopy(rel, block, &owner, copy.data);
 	if (kind == NARAD_HEAD_OURS)
 	{
-		load_page(rel, shard, copy.data, &owner, damage);
+		load_page(rel, shard, copy.data, &owner,
+				  pg_atomic_read_u64(&part->end_offset), damage);
 		damage->nlost = NaradShardOvertake(shard, earliest);
 		shard->lost_untold = 0; /* by NaradStateReport it is */
 	}

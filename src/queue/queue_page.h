@@ -56,13 +56,15 @@ typedef struct NaradStateHead
 	uint32		image_len;
 	uint32		image_crc;		/* CRC-32C of the image */
 	BlockNumber journal;		/* first journal page, or 0 */
-	NaradOffset handout_mark;	/* reserved */
+	NaradOffset handout_mark;	/* what is below may have been handed out; 0
+								 * where deliveries are not limited */
 	uint64		lost_to_retention;	/* offsets dropped before they were
 									 * settled, at most */
 	uint64		dead_lettered;	/* messages that were given up */
 	BlockNumber spare;			/* first unused journal page, or 0 */
-	uint32		reserved1;
-	uint64		reserved[2];
+	uint32		suspect_deliveries; /* of the suspect: the one it was out for */
+	uint64		suspect;		/* offset + 1 of the suspect that is out, or 0 */
+	uint64		reserved;
 } NaradStateHead;
 
 StaticAssertDecl(sizeof(NaradStateHead) == 104, "state page head");

@@ -47,6 +47,7 @@
 #include "queue/queue_dirty.h"
 #include "queue/queue_retain.h"
 #include "queue/queue_settle.h"
+#include "queue/queue_suspect.h"
 #include "queue/queue_xact.h"
 
 /* Longer than this no lease and no delay is: a hundred years. */
@@ -101,6 +102,7 @@ NaradShardReturn(NaradShard *shard, NaradLease *lease, NaradLeaseEnd ended,
 
 	if (delay == NARAD_RETRY_DELAY)
 		delay = retry_delay(&shard->policy, lease->deliveries);
+	NaradSuspectClear(shard, lease->offset);
 	NaradLeaseClearHolder(lease);
 	if (ended != NARAD_END_NONE)
 		lease->ended = ended;
@@ -136,6 +138,11 @@ NaradShardReturn(NaradShard *shard, NaradLease *lease, NaradLeaseEnd ended,
 void
 NaradShardUnclaim(NaradShard *shard, NaradLease *lease, int64 now)
 {
+	if (NaradSuspectIsOut(shard, lease->offset))
+	{
+		NaradSuspectUnclaim(shard, lease);
+		return;
+	}
 	if (lease->deliveries > 0)
 		lease->deliveries--;
 	NaradShardReturn(shard, lease, NARAD_END_NONE, now, 0);

@@ -43,6 +43,7 @@
 #include "queue/queue_producer.h"
 #include "queue/queue_shard.h"
 #include "queue/queue_state.h"
+#include "queue/queue_suspect.h"
 #include "queue/queue_xact.h"
 
 #define SAME_CHUNK(a, b) ((a) >> NARAD_CHUNK_BITS == (b) >> NARAD_CHUNK_BITS)
@@ -53,8 +54,10 @@ empty_shard(NaradShard *shard)
 {
 	NaradSetClear(&shard->settled);
 	NaradSetClear(&shard->pending);
+	NaradSetClear(&shard->suspects);
 	NaradLeaseTableClear(&shard->leases);
 	NaradKeyTableClear(&shard->keys);
+	shard->suspect_out = 0;
 	shard->nrechecks = 0;
 	shard->nholes = 0;
 	pg_atomic_write_u64(&shard->next_deadline, NARAD_NO_DEADLINE);
@@ -78,6 +81,7 @@ make_shard(NaradQueueTopic *topic, NaradGroup *group, int partition)
 	pg_atomic_init_u64(&made->next_deadline, NARAD_NO_DEADLINE);
 	NaradSetInit(&made->settled, true);
 	NaradSetInit(&made->pending, false);
+	NaradSetInit(&made->suspects, false);
 	NaradLeaseTableInit(&made->leases);
 	NaradKeyTableInit(&made->keys);
 
@@ -119,6 +123,7 @@ reset_shard(NaradLogPartition *part, NaradShard *shard, NaradGroupId group_id)
 	shard->capped_in_flight = shard->capped_ahead = false;
 	shard->delivered = shard->acked = shard->expired = 0;
 	shard->capped = shard->corrupt = shard->dead_lettered = 0;
+	shard->handout_mark = 0;
 	shard->is_moving = false;
 	memset(&shard->policy, 0, sizeof(NaradRetryPolicy));
 	shard->lost = shard->lost_untold = 0;
@@ -523,6 +528,7 @@ NaradShardSettle(NaradShard *shard, NaradOffset offset)
 
 	if (lease != NULL)
 		NaradShardRemoveLease(shard, lease);
+	NaradSuspectClear(shard, offset);
 	if (offset < shard->frontier ||
 		NaradSetContains(&shard->settled, offset))
 		return;
@@ -535,18 +541,18 @@ NaradShardSettle(NaradShard *shard, NaradOffset offset)
 	NaradDirtyMark(shard);
 }
 
-/* Nothing in a range is pending any more. */
+/* Nothing in a range is a member any more. */
 static void
-forget_pending(NaradShard *shard, NaradOffset first, NaradOffset last)
+forget_members(NaradSet *set, NaradOffset first, NaradOffset last)
 {
 	NaradOffset offset;
 
-	if (shard->pending.nmembers == 0)
+	if (set->nmembers == 0)
 		return;
-	for (offset = NaradSetNextMember(&shard->pending, first);
+	for (offset = NaradSetNextMember(set, first);
 		 offset != NARAD_INVALID_OFFSET && offset <= last;
-		 offset = NaradSetNextMember(&shard->pending, offset + 1))
-		(void) NaradSetRemove(&shard->pending, offset);
+		 offset = NaradSetNextMember(set, offset + 1))
+		(void) NaradSetRemove(set, offset);
 }
 
 /*
@@ -566,7 +572,10 @@ NaradShardSettleRange(NaradShard *shard, NaradOffset first, NaradOffset last)
 		move_frontier(shard, last + 1);
 	else if (!NaradSetAddRange(&shard->settled, first, last))
 		return false;
-	forget_pending(shard, first, last);
+	forget_members(&shard->pending, first, last);
+	forget_members(&shard->suspects, first, last);
+	if (shard->suspect_out > first && shard->suspect_out - 1 <= last)
+		shard->suspect_out = 0;
 	NaradKeyReleaseRange(shard, first, last);
 	raise_settled_end(shard, last + 1);
 	NaradDirtyMark(shard);

@@ -63,9 +63,10 @@ typedef struct NaradShard
 
 	/*
 	 * What is available.  Every offset from frontier to scan_pos is settled,
-	 * has an entry in leases, or is in `pending` (its transaction was open
-	 * when looked at, or it was claimed and given back unread), or waits in
-	 * keys: for its turn, or to be claimed now that it has it.
+	 * has an entry in leases, is in `suspects`, is in `pending` (its
+	 * transaction was open when looked at, or it was claimed and given back
+	 * unread), or waits in keys: for its turn, or to be claimed now that it
+	 * has it.
 	 */
 	NaradOffset scan_pos;		/* at and above: never looked at */
 	NaradSet	pending;		/* not compact */
@@ -82,6 +83,13 @@ typedef struct NaradShard
 	/* One stopped for a cap; and, since then, none found it dry ... */
 	bool		capped_in_flight;
 	bool		capped_ahead;	/* ... nor was there a hole less */
+
+	/* What may have crashed the server (queue_suspect.c). */
+	NaradOffset handout_mark;	/* on the page and flushed: what is below may
+								 * have been handed out; grows under io_lock */
+	NaradSet	suspects;		/* not compact; below scan_pos */
+	uint64		suspect_out;	/* offset + 1 of the one that is out, or 0 */
+	uint32		suspect_deliveries; /* the one it is out for */
 
 	NaradRetryPolicy policy;
 	NaradLeaseTable leases;

@@ -39,6 +39,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
 
@@ -52,6 +53,9 @@
 
 /* Larger images go to a chain, to leave room for the journal. */
 #define INLINE_LIMIT	4096
+
+/* So far the hand-out mark is raised beyond what is needed. */
+#define HANDOUT_AHEAD	1024
 
 /* More ranges than this and a bitmap is smaller. */
 #define RANGES_LIMIT	(NARAD_CHUNK_BYTES / sizeof(NaradBitRange) - 1)
@@ -203,6 +207,9 @@ typedef struct StateSnapshot
 	uint32		generation;
 	uint64		dead_lettered;
 	uint64		lost;			/* to retention */
+	NaradOffset handout_mark;
+	uint64		suspect;
+	uint32		suspect_deliveries;
 	uint64		changes;
 	int64		taken_at;		/* monotonic us */
 	bool		dropped;
@@ -236,6 +243,9 @@ take_snapshot(NaradShard *shard, StateSnapshot *snapshot)
 	snapshot->generation = shard->generation;
 	snapshot->dead_lettered = shard->dead_lettered;
 	snapshot->lost = shard->lost;
+	snapshot->handout_mark = shard->handout_mark;
+	snapshot->suspect = shard->suspect_out;
+	snapshot->suspect_deliveries = shard->suspect_deliveries;
 	snapshot->changes = shard->changes;
 	snapshot->taken_at = NaradClockNow();
 	snapshot->dropped = shard->dropped;
@@ -622,6 +632,9 @@ build_head(Relation rel, NaradRelInfo *info, const NaradStateOwner *owner,
 	head->frontier = snapshot->frontier;
 	head->dead_lettered = snapshot->dead_lettered;
 	head->lost_to_retention = snapshot->lost;
+	head->handout_mark = Max(head->handout_mark, snapshot->handout_mark);
+	head->suspect = snapshot->suspect;
+	head->suspect_deliveries = snapshot->suspect_deliveries;
 	head->image_len = snapshot->image_len;
 	head->image_crc = NaradImageCrc(snapshot->image, snapshot->image_len);
 	if (snapshot->image_len <= INLINE_LIMIT &&
@@ -780,6 +793,87 @@ NaradStateWrite(Relation rel, NaradRelInfo *info, NaradShard *shard,
 		shard->written_lsn = lsn;
 	LWLockRelease(&shard->io_lock);
 	return lsn;
+}
+
+/*
+ * Puts marks on a head page that is ours, and flushes them; false if it is
+ * not.  io_lock is held.
+ */
+static bool
+put_marks(Relation rel, BlockNumber block, const NaradStateOwner *owner,
+		  NaradOffset handout_mark, uint64 suspect, uint32 deliveries)
+{
+	PGAlignedBlock image;
+	NaradStateHead *head = NaradPageStateHead(image.data);
+	NaradPageUpdate update;
+	XLogRecPtr	lsn = InvalidXLogRecPtr;
+	bool		is_ours;
+
+	update.buffer = lock_page(rel, block);
+	update.image = image.data;
+	update.init = false;
+	memcpy(image.data, BufferGetPage(update.buffer), BLCKSZ);
+	is_ours = NaradHeadClassify(image.data, owner) == NARAD_HEAD_OURS;
+	if (is_ours)
+	{
+		head->handout_mark = handout_mark;
+		head->suspect = suspect;
+		head->suspect_deliveries = deliveries;
+		lsn = NaradPagesUpdate(rel, &update, 1);
+	}
+	UnlockReleaseBuffer(update.buffer);
+	if (!XLogRecPtrIsInvalid(lsn))
+		XLogFlush(lsn);
+	return is_ours;
+}
+
+/*
+ * NaradStateMark
+ *
+ * What was claimed below `end` is about to be handed out, and the shard's
+ * suspect, if one is out: whoever loads the shard after a crash will know.
+ * The mark is raised far ahead, so that few calls have anything to do.  The
+ * caller holds RowExclusiveLock on the topic and no narad lock.  May error on
+ * I/O or for lack of space; nothing may then be handed out.
+ */
+void
+NaradStateMark(Relation rel, NaradRelInfo *info, NaradShard *shard,
+			   NaradGroupId group_id, NaradOffset end)
+{
+	NaradStateOwner owner;
+	NaradOffset mark;
+	uint64		suspect;
+	uint32		deliveries;
+	BlockNumber block = InvalidBlockNumber;
+	XLogRecPtr	lsn;
+	bool		is_ours;
+
+	LWLockAcquire(&shard->io_lock, LW_EXCLUSIVE);
+	LWLockAcquire(&shard->lock, LW_SHARED);
+	is_ours = NaradShardIsOf(shard, group_id);
+	mark = shard->handout_mark;
+	suspect = shard->suspect_out;
+	deliveries = shard->suspect_deliveries;
+	LWLockRelease(&shard->lock);
+
+	/* Somebody else may have raised it while io_lock was waited for. */
+	if (is_ours && (end > mark || suspect != 0))
+		block = find_head_block(rel, info, shard);
+	if (block != InvalidBlockNumber)
+	{
+		if (end > mark)
+			mark = end + HANDOUT_AHEAD;
+		NaradStateOwnerGet(shard, &owner);
+		if (put_marks(rel, block, &owner, mark, suspect, deliveries) ||
+			(write_state(rel, info, shard, &lsn) &&
+			 put_marks(rel, block, &owner, mark, suspect, deliveries)))
+		{
+			LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+			shard->handout_mark = mark;
+			LWLockRelease(&shard->lock);
+		}
+	}
+	LWLockRelease(&shard->io_lock);
 }
 
 /*

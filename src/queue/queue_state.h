@@ -42,6 +42,13 @@ extern XLogRecPtr NaradStateWrite(Relation rel, NaradRelInfo *info,
 								  NaradShard *shard, NaradGroupId group_id);
 
 /*
+ * Raises the hand-out mark to `end` and beyond, if it is below, and notes which
+ * suspect is out; flushed on return.  Before what was claimed is handed out.
+ */
+extern void NaradStateMark(Relation rel, NaradRelInfo *info, NaradShard *shard,
+						   NaradGroupId group_id, NaradOffset end);
+
+/*
  * Journals that the current top transaction settles these offsets: I5.  At
  * PRE_COMMIT, RowExclusiveLock held; may error (the transaction then aborts).
  * Sorted, disjoint ranges.  Nothing if the shard is no longer the group's, or

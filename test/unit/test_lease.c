@@ -98,6 +98,23 @@ same_earliest(const NaradLeaseTable *table)
 }
 
 static bool
+same_earliest_dead(const NaradLeaseTable *table)
+{
+	NaradLease *earliest = NaradLeaseEarliestDead(table);
+	int			expected = -1;
+
+	for (int i = 0; i < MODEL_SIZE; i++)
+	{
+		if (model[i].exists && model[i].state == NARAD_LEASE_DEAD_LETTER &&
+			(expected < 0 || model[i].deadline < model[expected].deadline))
+			expected = i;
+	}
+	if (expected < 0)
+		return earliest == NULL;
+	return earliest != NULL && earliest->offset == expected;
+}
+
+static bool
 same_returned(const NaradLeaseTable *table)
 {
 	NaradLease *first = NaradLeaseFirstReturned(table);
@@ -184,8 +201,11 @@ random_step(NaradLeaseTable *table)
 			NaradLeaseSetState(table, lease, state);
 			entry->state = state;
 			entry->returned_at = returned_clock++;
+			if (next_random() % 8 == 0)
+				NaradLeaseSetReason(lease, NaradAlloc(8));
 			return lease->in_heap == (state == NARAD_LEASE_LEASED ||
-									  state == NARAD_LEASE_DELAYED);
+									  state == NARAD_LEASE_DELAYED ||
+									  state == NARAD_LEASE_DEAD_LETTER);
 	}
 }
 
@@ -202,7 +222,8 @@ test_random(const char *name, int memory)
 	{
 		good = random_step(&table);
 		if (i % 20 == 0)
-			good = good && same_earliest(&table) && same_returned(&table) &&
+			good = good && same_earliest(&table) &&
+				same_earliest_dead(&table) && same_returned(&table) &&
 				same_entries(&table);
 	}
 	ok(good, name);

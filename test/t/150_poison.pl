@@ -1,0 +1,296 @@
+# Copyright (c) 2026, the Narad authors
+#
+# I1: messages that crash the server whenever they are processed come to their
+#     limit of deliveries, and those beside them are processed, once each.
+# I5: what was acknowledged before such a crash stays so.
+#
+# After a crash whatever may have been out is handed out one at a time; nobody's
+# count is raised but that of the one which was out when it happened again.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use NaradTest;
+
+my $node = narad_node('poison', streaming => 1, conf => [ 'autovacuum = off', 'restart_after_crash = on',
+	"narad.frontier_write_interval = '20ms'", "narad.frontier_flush_interval = '20ms'" ]);
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION narad; CREATE TABLE effect (t text, off bigint)');
+
+sub fresh_topic
+{
+	my ($t, $n, $settings) = @_;
+	$node->safe_psql('postgres', "SELECT narad.create_topic('${t}_letters');"
+		  . " SELECT narad.create_topic('$t', visibility_timeout => '10 min', dead_letter_topic => '${t}_letters'$settings);"
+		  . " SELECT count(*) FROM narad.produce_batch('$t',"
+		  . " ARRAY(SELECT to_jsonb(i) FROM generate_series(0, $n - 1) i))");
+	return;
+}
+
+# What one call gives: offset:deliveries.
+sub batch
+{
+	my ($t, $n, $on) = @_;
+	return one_value($on || $node, "SELECT coalesce(string_agg(msg_offset || ':' || deliveries, ' ' ORDER BY msg_offset), '')"
+		  . " FROM narad.consume('$t', $n)");
+}
+
+sub crash
+{
+	$node->stop('immediate');
+	$node->start;
+	return;
+}
+
+# A backend is killed, and with it the cluster, which starts anew by itself.
+sub kill_backend
+{
+	my ($s) = @_;
+	my $pid = $s->backend_pid;
+	my $up = one_value($node, 'SELECT pg_postmaster_start_time()');
+	kill('KILL', $pid);
+	$s->try('SELECT 1');
+	return poll_until('the server is up again', sub {
+		my ($ret, $out) = $node->psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid");
+		return $ret == 0 && $out eq '0';
+	});
+}
+
+# One life of a consumer: takes batches, and processes their messages one by one
+# in transactions with an effect.  At the poison everything goes down.  Returns
+# true when it has found nothing more.
+my @batches;
+sub life
+{
+	my ($t, $size, $poison, $killer) = @_;
+	my $s = narad_session($node);
+	my $done = 0;
+	$s->backend_pid;
+	LIFE: while (!$done)
+	{
+		my @rows = $s->rows("SELECT receipt, msg_offset, deliveries FROM narad.consume('$t', $size)");
+		push @batches, join(' ', sort { $a cmp $b } map { "$_->[1]:$_->[2]" } @rows);
+		$done = !@rows;
+		foreach my $row (@rows)
+		{
+			if ($row->[1] == $poison)
+			{
+				$killer->($s);
+				last LIFE;
+			}
+			$s->rows("BEGIN; INSERT INTO effect VALUES ('$t', $row->[1]); SELECT narad.ack('$row->[0]'); COMMIT");
+		}
+	}
+	$s->quit;
+	return $done;
+}
+
+# ---- one that crashes the server each time --------------------------------
+
+foreach my $how ('a crash of the server', 'the death of the backend')
+{
+	my $t = $how =~ /backend/ ? 'killed' : 'crashed';
+	my $crashes = 0;
+	fresh_topic($t, 20, ', max_deliveries => 3');
+	@batches = ();
+	while ($crashes < 10)
+	{
+		last if life($t, 10, 7, $t eq 'killed' ? \&kill_backend : sub { crash() });
+		$crashes++;
+	}
+	is($crashes, 4, "$how: once as one of many, and three times alone");
+	ok(poll_until('it is moved', sub { one_value($node, "SELECT count(*) FROM ${t}_letters") eq '1' }),
+		"$how: then it is a dead letter");
+	is(one_value($node, "SELECT concat_ws(' ', value, headers->>'narad-deliveries', headers->>'narad-ended') FROM ${t}_letters"),
+		'7 3 server crashed', "$how: with three deliveries");
+	is(one_value($node, "SELECT count(*) || ' ' || count(DISTINCT off) FROM effect WHERE t = '$t'"), '19 19',
+		"$how: all others are processed, once each");
+	is($batches[0], join(' ', sort map { "$_:1" } 0 .. 9), "$how: at first a batch of ten");
+	is(join('|', @batches[ 1 .. 3 ]), '7:1|7:2|7:3', "$how: then the suspect alone, with a delivery more each time");
+	is(scalar(grep { /:[23]/ && !/^7:/ } @batches), 0, "$how: nobody else's count was raised");
+	is(one_value($node, "SELECT frontier || ' ' || dead_lettered FROM narad.groups WHERE topic = '$t'::regclass"), '19 1',
+		"$how: all is settled");
+}
+
+# The same where messages are ordered by key.
+{
+	my $crashes = 0;
+	$node->safe_psql('postgres', "SELECT narad.create_topic('keyed_letters');"
+		  . " SELECT narad.create_topic('keyed', visibility_timeout => '10 min', dead_letter_topic => 'keyed_letters',"
+		  . " ordering => 'key', max_deliveries => 2);"
+		  . " SELECT count(*) FROM narad.produce_batch('keyed', ARRAY(SELECT to_jsonb(i) FROM generate_series(0, 11) i),"
+		  . " keys => ARRAY(SELECT nullif(i % 3, 2)::text FROM generate_series(0, 11) i))");
+	@batches = ();
+	while ($crashes < 10)
+	{
+		last if life('keyed', 10, 3, sub { crash() });
+		$crashes++;
+	}
+	is($crashes, 3, 'by key: once as one of many, and twice alone');
+	ok(poll_until('it is moved', sub { one_value($node, 'SELECT count(*) FROM keyed_letters') eq '1' }),
+		'by key: then it is a dead letter');
+	# The rest of its key waits until it has been moved.
+	life('keyed', 10, -1, sub { });
+	is(one_value($node, "SELECT count(*) || ' ' || count(DISTINCT off) FROM effect WHERE t = 'keyed'"), '11 11',
+		'by key: all others are processed, once each');
+	is(one_value($node, "SELECT frontier || ' ' || dead_lettered FROM narad.groups WHERE topic = 'keyed'::regclass"), '11 1',
+		'by key: all is settled');
+	is(one_value($node, "SELECT coalesce(string_agg(off::text, ' ' ORDER BY ctid), '') FROM effect WHERE t = 'keyed' AND off % 3 = 0"),
+		'0 6 9', 'by key: in the order of the key');
+	is(one_value($node, "SELECT count(*) FROM narad.verify('keyed')"), '0', 'by key: nothing is wrong');
+}
+
+# ---- limit 1, and a batch in which all is lost but the culprit's first life ----
+
+fresh_topic('once', 3, ', max_deliveries => 1');
+is(batch('once', 3), '0:1 1:1 2:1', 'limit 1: a first delivery');
+crash();
+is(batch('once', 3), '0:1', 'limit 1: after a crash it is a first delivery still, alone');
+crash();
+is(batch('once', 3), '1:1', 'limit 1: the one that was out when it crashed again is not delivered any more');
+ok(poll_until('it is moved', sub { one_value($node, 'SELECT value FROM once_letters') eq '0' }), 'limit 1: it is a dead letter');
+
+# ---- one at a time -----------------------------------------------------------
+
+fresh_topic('turns', 4, ', max_deliveries => 5');
+is(batch('turns', 4), '0:1 1:1 2:1 3:1', 'turns: all are out');
+crash();
+{
+	my $a = narad_session($node);
+	my $b = narad_session($node);
+	my ($r) = map { $_->[0] } $a->rows("SELECT receipt FROM narad.consume('turns', 4)");
+	is(scalar($b->rows("SELECT * FROM narad.consume('turns', 4)")), 0, 'turns: the others wait while one is out');
+	$node->safe_psql('postgres', "SELECT count(*) FROM narad.produce_array('turns', '[4, 5]')");
+	my $got = join(' ', map { $_->[0] } $b->rows("SELECT msg_offset FROM narad.consume('turns', 1)"));
+	is($got, '4', 'turns: fresh ones do not');
+	$a->rows("SELECT narad.ack('$r')");
+	my @rows = $b->rows("SELECT msg_offset, receipt FROM narad.consume('turns', 4)");
+	is(join(' ', map { $_->[0] } @rows), '1', 'turns: the next one when it is settled');
+	$b->rows("SELECT narad.nack('$rows[0][1]')");
+	is(join(' ', map { $_->[0] } $a->rows("SELECT msg_offset FROM narad.consume('turns', 4)")), '2',
+		'turns: or given back');
+	$a->rows('BEGIN');
+	is(scalar($a->rows("SELECT * FROM narad.consume('turns', 1)")), 1, 'turns: one that came back is like others');
+	$a->rows('ROLLBACK');
+	is($a->value("SELECT sum(in_flight) FROM narad.groups WHERE topic = 'turns'::regclass"), '2', 'turns: as counted');
+	is($a->try("SELECT 1 / (deliveries - deliveries) FROM narad.consume('turns', 1)"), '22012',
+		'turns: a call that fails');
+	is($a->value("SELECT count(*) FROM narad.verify('turns')"), '0', 'turns: nothing is wrong');
+	$_->quit foreach ($a, $b);
+}
+
+# The count of the one that is out does not depend on what was written besides.
+fresh_topic('counted', 1, ', max_deliveries => 4');
+is(batch('counted', 1), '0:1', 'counted: first');
+crash();
+$node->safe_psql('postgres', "SELECT narad.nack(receipt) FROM narad.consume('counted')");
+poll_until('it is written', sub {
+	one_value($node, "SELECT unpersisted_ranges FROM narad.groups WHERE topic = 'counted'::regclass") eq '0' });
+crash();
+is(batch('counted', 1), '0:2', 'counted: the delivery that was given back counts once');
+crash();
+is(batch('counted', 1), '0:3', 'counted: and the one that was out');
+SKIP:
+{
+	skip 'the library has no stop points', 1 unless $ENV{NARAD_TESTING};
+	$node->safe_psql('postgres', slurp_file("$FindBin::RealBin/../narad_test/narad_test.sql"));
+	crash();
+
+	# A session that ends before it was given the message has not seen it.
+	my $s = narad_session($node);
+	my $pid = $s->backend_pid;
+	$node->safe_psql('postgres', "SELECT narad_test.stop_arm('consume-read')");
+	$s->send("SELECT msg_offset FROM narad.consume('counted')");
+	$node->safe_psql('postgres', "SELECT narad_test.stop_wait('consume-read'); SELECT pg_terminate_backend($pid)");
+	$node->safe_psql('postgres', "SELECT narad_test.stop_release('consume-read')");
+	$s->finish;
+	$s->quit;
+	poll_until('it is written', sub {
+		one_value($node, "SELECT unpersisted_ranges FROM narad.groups WHERE topic = 'counted'::regclass") eq '0' });
+	my $lsn = one_value($node, 'SELECT pg_current_wal_insert_lsn()');
+	poll_until('WAL is flushed', sub { one_value($node, "SELECT pg_current_wal_flush_lsn() >= '$lsn'") eq 't' });
+	crash();
+	is(batch('counted', 1), '0:4', 'counted: nor one that nobody has seen');
+}
+
+# ---- a clean restart makes no suspects --------------------------------------
+
+fresh_topic('clean', 6, ', max_deliveries => 2');
+is(batch('clean', 3), '0:1 1:1 2:1', 'clean: three are out');
+$node->restart;
+is(batch('clean', 6), '0:1 1:1 2:1 3:1 4:1 5:1', 'clean: all come in one batch, as before');
+crash();
+is(batch('clean', 6), '0:1', 'clean: but not after a crash that follows');
+$node->restart;
+is(batch('clean', 6), '0:1 1:1 2:1 3:1 4:1 5:1', 'clean: nor does it stay so for ever');
+
+# ---- without a limit there are no marks ---------------------------------------
+
+fresh_topic('free', 6, '');
+is(batch('free', 3), '0:1 1:1 2:1', 'no limit: three are out');
+crash();
+is(batch('free', 6), '0:1 1:1 2:1 3:1 4:1 5:1', 'no limit: all come in one batch');
+$node->safe_psql('postgres', "SELECT narad.alter_topic('free', max_deliveries => 9)");
+crash();
+is(batch('free', 6), '0:1 1:1 2:1 3:1 4:1 5:1', 'a limit since then: there was no mark');
+crash();
+is(batch('free', 6), '0:1', 'a limit since then: now there is');
+$node->safe_psql('postgres', "SELECT narad.alter_topic('free', reset => '{max_deliveries}')");
+is(batch('free', 6), '1:1 2:1 3:1 4:1 5:1', 'a limit that goes while one is out: the others come');
+$node->safe_psql('postgres', "SELECT narad.alter_topic('free', max_deliveries => 9)");
+crash();
+is(batch('free', 6), '0:2', 'and back again: one at a time');
+crash();
+$node->safe_psql('postgres', "SELECT narad.alter_topic('free', reset => '{max_deliveries}')");
+is(batch('free', 6), '0:3 1:1 2:1 3:1 4:1 5:1', 'no limit any more: all come in one batch');
+
+# ---- many, over several marks, with rolled back ones among them -----------------
+
+fresh_topic('many', 1300, ', max_deliveries => 3, max_in_flight => 10000, max_acked_ahead => 10000');
+{
+	my $s = narad_session($node);
+	$s->rows("BEGIN; SELECT count(*) FROM narad.produce_batch('many', ARRAY(SELECT to_jsonb(i) FROM generate_series(0, 99) i)); ROLLBACK");
+	$s->rows("SELECT count(*) FROM narad.produce('many', '1400')");
+	is($s->value("SELECT count(*) FROM narad.consume('many', 1290)"), '1290', 'many: 1290 are out');
+	$s->quit;
+	crash();
+	$s = narad_session($node);
+	my %seen;
+	foreach my $i (1 .. 2000)
+	{
+		my @rows = $s->rows("SELECT msg_offset, deliveries, narad.ack(receipt) FROM narad.consume('many', 50)");
+		last unless @rows;
+		$seen{ $_->[0] }++ foreach @rows;
+		$seen{several}++ if @rows > 1;
+		$seen{again}++ if grep { $_->[1] > 1 } @rows;
+	}
+	is(scalar(grep { /^\d+$/ } keys %seen), 1301, 'many: all come');
+	is(scalar(grep { /^\d+$/ && $seen{$_} > 1 } keys %seen), 0, 'many: once each');
+	ok(!$seen{again}, 'many: as first deliveries');
+	is($s->value("SELECT frontier FROM narad.groups WHERE topic = 'many'::regclass"), '1400', 'many: and all is settled');
+	is($s->value("SELECT count(*) FROM narad.verify('many')"), '0', 'many: nothing is wrong');
+	$s->quit;
+}
+
+# ---- a standby does not know how its primary ended ------------------------------
+
+fresh_topic('standby', 4, ', max_deliveries => 2');
+$node->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('poison_standby');
+$standby->init_from_backup($node, 'base', has_streaming => 1);
+$standby->start;
+is(batch('standby', 2), '0:1 1:1', 'standby: two are out');
+$node->wait_for_catchup($standby);
+$node->stop('immediate');
+$standby->promote;
+is(batch('standby', 4, $standby), '0:1', 'standby: after the promotion one at a time');
+
+log_is_clean($node, 'log of the primary', kills => 1);
+log_is_clean($standby, 'log of the standby');
+$standby->stop;
+done_testing();
