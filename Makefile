@@ -54,6 +54,7 @@ OBJS = \
 	src/queue/queue_producer.o \
 	src/queue/queue_receipt.o \
 	src/queue/queue_retain.o \
+	src/queue/queue_saved.o \
 	src/queue/queue_seek.o \
 	src/queue/queue_set.o \
 	src/queue/queue_settle.o \
@@ -71,6 +72,7 @@ OBJS = \
 	src/worker/worker_main.o \
 	src/worker/worker_notify.o \
 	src/worker/worker_retention.o \
+	src/worker/worker_save.o \
 	src/worker/worker_utility.o \
 	src/sql/sql_admin.o \
 	src/sql/sql_args.o \

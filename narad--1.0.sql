@@ -121,6 +121,30 @@ COMMENT ON TABLE narad.topic_settings
 IS 'settings of topics that differ from the defaults; see the view narad.topics';
 SELECT pg_catalog.pg_extension_config_dump('narad.topic_settings', '');
 
+-- Written by the worker; no constraint stands in the way of a restore.
+CREATE TABLE narad.saved_frontiers (
+	topic regclass,
+	consumer_group text,
+	topic_id text,
+	group_id bigint,
+	generation bigint,
+	paused boolean,
+	frontiers bigint[],
+	saved_at timestamp with time zone
+) USING heap;
+CREATE INDEX saved_frontiers_topic ON narad.saved_frontiers (topic);
+COMMENT ON TABLE narad.saved_frontiers
+IS 'where consumer groups were when they were saved last: what a dump of the database carries of them';
+COMMENT ON COLUMN narad.saved_frontiers.topic IS 'table of the topic';
+COMMENT ON COLUMN narad.saved_frontiers.consumer_group IS 'name of the group';
+COMMENT ON COLUMN narad.saved_frontiers.topic_id IS 'identity of the log, as in narad.topics; another one came with a restore';
+COMMENT ON COLUMN narad.saved_frontiers.group_id IS 'the group''s number in that log';
+COMMENT ON COLUMN narad.saved_frontiers.generation IS 'raised when the group is moved';
+COMMENT ON COLUMN narad.saved_frontiers.paused IS 'the group was handed out nothing';
+COMMENT ON COLUMN narad.saved_frontiers.frontiers IS 'for each partition, from 0 on, the first offset that was not settled';
+COMMENT ON COLUMN narad.saved_frontiers.saved_at IS 'when that was so';
+SELECT pg_catalog.pg_extension_config_dump('narad.saved_frontiers', '');
+
 -- Not strict: NULL stands for the default.
 CREATE FUNCTION narad.create_topic(
 	topic text,
@@ -713,7 +737,7 @@ COMMENT ON COLUMN narad.waiters.deadline IS 'when it ends';
 
 GRANT USAGE ON SCHEMA narad TO PUBLIC;
 
-REVOKE ALL ON TABLE narad.topic_settings FROM PUBLIC;
+REVOKE ALL ON TABLE narad.topic_settings, narad.saved_frontiers FROM PUBLIC;
 REVOKE ALL ON TABLE narad.topic_template, narad.topics, narad.partitions,
 	narad.groups, narad.leases, narad.waiters FROM PUBLIC;
 GRANT SELECT ON TABLE narad.topic_template, narad.topics, narad.partitions,

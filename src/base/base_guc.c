@@ -19,6 +19,7 @@
 
 int			narad_ack_mode = NARAD_ACK_AUTO;
 int			narad_frontier_flush_interval = 1000;
+int			narad_frontier_save_interval = 5 * 60 * 1000;
 int			narad_frontier_write_interval = 100;
 int			narad_hold_time = 1000;
 int			narad_max_batch_size = 4096;
@@ -52,6 +53,12 @@ register_ack_settings(void)
 							"transactions within this time before it; "
 							"their messages are delivered again.",
 							&narad_frontier_flush_interval, 1000, 10, 60000,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("narad.frontier_save_interval",
+							"Sets the time between copies of changed frontiers for dumps.",
+							"So old is at most what a dump knows of consumer groups.",
+							&narad_frontier_save_interval, 5 * 60 * 1000, 100,
+							24 * 60 * 60 * 1000,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("narad.frontier_write_interval",
 							"Sets the time between writes of changed frontiers.",

@@ -19,6 +19,7 @@ typedef enum NaradAckMode
 
 extern PGDLLIMPORT int narad_ack_mode;
 extern PGDLLIMPORT int narad_frontier_flush_interval;	/* ms */
+extern PGDLLIMPORT int narad_frontier_save_interval;	/* ms */
 extern PGDLLIMPORT int narad_frontier_write_interval;	/* ms */
 extern PGDLLIMPORT int narad_hold_time; /* ms */
 extern PGDLLIMPORT int narad_max_batch_size;	/* kB */

@@ -363,8 +363,8 @@ NaradGroupMake(Relation rel, NaradRelInfo *info, const char *name, bool live,
 /*
  * NaradGroupMakeLive
  *
- * From now on a group that was made is found by its name.  Locks as
- * NaradGroupMake.
+ * From now on a group that was made is found by its name; paused or not, as
+ * the entry says.  Locks as NaradGroupMake.
  */
 void
 NaradGroupMakeLive(Relation rel, NaradRelInfo *info, NaradGroupEntry *entry)
@@ -376,6 +376,7 @@ NaradGroupMakeLive(Relation rel, NaradRelInfo *info, NaradGroupEntry *entry)
 	if (!find_by_id(rel, &meta, entry->group_id, &place))
 		elog(ERROR, "group \"%s\" was lost while it was made", entry->name);
 	place.entry.state = NARAD_GROUP_LIVE;
+	place.entry.paused = entry->paused;
 	write_entry(rel, &place);
 	*entry = place.entry;
 	end_change(rel, info->shared);

@@ -44,6 +44,8 @@
 #include "log/log_find.h"
 #include "log/log_meta.h"
 #include "log/log_read.h"
+#include "queue/queue_dirty.h"
+#include "queue/queue_saved.h"
 #include "queue/queue_shard.h"
 #include "queue/queue_state.h"
 #include "queue/queue_topic.h"
@@ -147,13 +149,39 @@ report_missing_group(Relation rel, const char *name)
 			 errhint("Use narad.create_group to create it.")));
 }
 
+/* A group was made or changed: the worker saves that. */
+static void
+group_changed(NaradQueueTopic *topic)
+{
+	NaradQueueTopicTouch(topic);
+	NaradDirtyWake(topic->database);
+}
+
+/*
+ * Does the group exist on disk?  One that a restore has brought is made first.
+ * No narad lock is held.
+ */
+static bool
+group_exists(Relation rel, NaradRelInfo *info, NaradQueueTopic *topic,
+			 const char *name)
+{
+	NaradGroupEntry entry;
+
+	if (NaradGroupFind(rel, name, &entry))
+		return true;
+	NaradSavedRestore(rel, info, topic, false);
+	return NaradGroupFind(rel, name, &entry);
+}
+
 /*
  * NaradGroupGet
  *
  * The live group of a name, and its id, from memory or else from the
- * directory; the group 'default' is made if there is none, at the earliest
- * record.  Another one that is missing is ERROR 42704.  The caller holds
- * RowExclusiveLock on the topic and no narad lock.  May error 53200.
+ * directory.  If it is missing, those are made that a restore has brought; and
+ * then the group 'default', at the earliest record.  Another one that is
+ * missing is ERROR 42704.  The caller holds RowExclusiveLock on the topic and
+ * no narad lock, and has an active snapshot; info is no pointer into the
+ * relation's cache entry.  May error 53200.
  */
 NaradGroup *
 NaradGroupGet(Relation rel, NaradRelInfo *info, NaradQueueTopic *topic,
@@ -173,6 +201,7 @@ NaradGroupGet(Relation rel, NaradRelInfo *info, NaradQueueTopic *topic,
 		return group;
 
 	check_group_name(name);
+	(void) group_exists(rel, info, topic, name);
 	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
 	group = find_group(topic, name);
 	if (group == NULL)
@@ -182,6 +211,7 @@ NaradGroupGet(Relation rel, NaradRelInfo *info, NaradQueueTopic *topic,
 		{
 			NaradGroupMake(rel, info, name, true, &entry, &created);
 			exists = true;
+			group_changed(topic);
 		}
 		if (!exists)
 		{
@@ -270,6 +300,51 @@ partition_start(NaradRelInfo *info, int partition)
 }
 
 /*
+ * NaradGroupMakeAt
+ *
+ * Makes a group that starts at an offset in each of the first nstarts
+ * partitions, and, in others and where that is NARAD_INVALID_OFFSET, at the
+ * earliest record.  False, and nothing, if there is one of that name.  The caller holds RowExclusiveLock on the topic and no narad
+ * lock; not undone by rollback.
+ */
+bool
+NaradGroupMakeAt(Relation rel, NaradRelInfo *info, NaradQueueTopic *topic,
+				 const char *name, const NaradOffset *starts, int nstarts,
+				 bool paused)
+{
+	bool		at_once = starts == NULL && !paused;
+	NaradGroupEntry entry;
+	bool		created;
+	int			i;
+
+	(void) GetTopTransactionId();
+
+	/*
+	 * Nobody finds the group before its start positions are written.  What
+	 * retention has dropped by now is not lost to it; from here on it counts.
+	 */
+	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
+	NaradGroupMake(rel, info, name, at_once, &entry, &created);
+	if (created && !at_once)
+	{
+		for (i = 0; i < nstarts; i++)
+		{
+			if (starts[i] == NARAD_INVALID_OFFSET)
+				continue;
+			NaradStateStartAt(rel, info, &entry, i,
+							  Max(starts[i], partition_start(info, i)));
+			NARAD_FAIL("group-start");
+		}
+		entry.paused = paused;
+		NaradGroupMakeLive(rel, info, &entry);
+	}
+	LWLockRelease(&topic->lock);
+	if (created)
+		group_changed(topic);
+	return created;
+}
+
+/*
  * NaradGroupCreate
  *
  * Makes a group; false, and nothing changed, if there is one of that name.
@@ -280,38 +355,19 @@ bool
 NaradGroupCreate(Relation rel, NaradRelInfo *info, const char *name,
 				 NaradStartFrom start, TimestampTz start_time)
 {
-	NaradQueueTopic *topic = NaradQueueTopicGet(rel, info);
+	NaradRelInfo own = *info;	/* may go with an invalidation */
+	NaradQueueTopic *topic = NaradQueueTopicGet(rel, &own);
 	NaradOffset *starts = NULL;
-	NaradGroupEntry entry;
 	bool		created;
 	int			nstarts = 0;
-	int			i;
 
 	check_group_name(name);
-	(void) GetTopTransactionId();
+	if (group_exists(rel, &own, topic, name))
+		return false;
 	if (start != NARAD_START_EARLIEST)
-		starts = find_starts(rel, info, start, start_time, &nstarts);
+		starts = find_starts(rel, &own, start, start_time, &nstarts);
 	NARAD_STOP("group-starts");
-
-	/*
-	 * Nobody finds the group before its start positions are written.  What
-	 * retention has dropped by now is not lost to it; from here on it counts.
-	 */
-	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
-	NaradGroupMake(rel, info, name, starts == NULL, &entry, &created);
-	if (created && starts != NULL)
-	{
-		for (i = 0; i < nstarts; i++)
-		{
-			if (starts[i] == NARAD_INVALID_OFFSET)
-				continue;
-			NaradStateStartAt(rel, info, &entry, i,
-							  Max(starts[i], partition_start(info, i)));
-			NARAD_FAIL("group-start");
-		}
-		NaradGroupMakeLive(rel, info, &entry);
-	}
-	LWLockRelease(&topic->lock);
+	created = NaradGroupMakeAt(rel, &own, topic, name, starts, nstarts, false);
 	if (starts != NULL)
 		pfree(starts);
 	return created;
@@ -327,15 +383,19 @@ NaradGroupCreate(Relation rel, NaradRelInfo *info, const char *name,
 void
 NaradGroupDrop(Relation rel, NaradRelInfo *info, const char *name)
 {
-	NaradQueueTopic *topic = NaradQueueTopicGet(rel, info);
+	NaradRelInfo own = *info;	/* may go with an invalidation */
+	NaradQueueTopic *topic = NaradQueueTopicGet(rel, &own);
 	NaradGroupEntry entry;
 	NaradGroup *group;
 	bool		existed;
 	int			i;
 
+	if (!group_exists(rel, &own, topic, name))
+		report_missing_group(rel, name);
 	(void) GetTopTransactionId();
+	NaradSavedDelete(RelationGetRelid(rel), name);
 	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
-	existed = NaradGroupRemove(rel, info, name, &entry);
+	existed = NaradGroupRemove(rel, &own, name, &entry);
 	group = existed ? find_group(topic, name) : NULL;
 	if (group != NULL)
 	{
@@ -345,6 +405,7 @@ NaradGroupDrop(Relation rel, NaradRelInfo *info, const char *name)
 	LWLockRelease(&topic->lock);
 	if (!existed)
 		report_missing_group(rel, name);
+	group_changed(topic);
 
 	if (group == NULL)
 		return;
@@ -377,13 +438,15 @@ void
 NaradGroupPause(Relation rel, NaradRelInfo *info, const char *name,
 				bool paused)
 {
-	NaradQueueTopic *topic = NaradQueueTopicGet(rel, info);
+	NaradRelInfo own = *info;	/* may go with an invalidation */
+	NaradQueueTopic *topic = NaradQueueTopicGet(rel, &own);
 	NaradGroup *group;
 	bool		existed;
 
+	(void) group_exists(rel, &own, topic, name);
 	(void) GetTopTransactionId();
 	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
-	existed = NaradGroupSetPaused(rel, info, name, paused);
+	existed = NaradGroupSetPaused(rel, &own, name, paused);
 	group = find_group(topic, name);
 	if (existed && group != NULL)
 		group->paused = paused;
@@ -392,4 +455,5 @@ NaradGroupPause(Relation rel, NaradRelInfo *info, const char *name,
 		report_missing_group(rel, name);
 	if (group != NULL && !paused)
 		NaradWaitServeGroup(group);
+	group_changed(topic);
 }

@@ -6,9 +6,10 @@
  * Owns:       a shard that is nobody's yet (marked as dropped).
  * Invariants: I5: a journal entry counts if and only if its transaction
  *             committed.  I1: in doubt the shard starts earlier: without a
- *             page, with a damaged one, or with one that belongs to another
- *             log.  One that retention has overtaken jumps to the earliest
- *             record, and what it loses is counted.
+ *             page, with a damaged one (where it was saved, if it was), or
+ *             with one that belongs to another log.  One that retention has
+ *             overtaken jumps to the earliest record, and what it loses is
+ *             counted.
  * Locks:      the shard's io_lock is held by the caller; its lock is not
  *             needed, since nobody else touches such a shard.
  * Runs in:    any backend, at the first use of a shard.
@@ -328,9 +329,9 @@ load_page(Relation rel, NaradShard *shard, const char *page,
 		pfree(image);
 }
 
-/* The earliest offset the partition has. */
+/* Nothing is known but that all below an offset is settled. */
 static void
-start_at_earliest(NaradShard *shard, NaradOffset earliest)
+start_at(NaradShard *shard, NaradOffset offset)
 {
 	NaradSetClear(&shard->settled);
 	NaradSetClear(&shard->pending);
@@ -339,22 +340,26 @@ start_at_earliest(NaradShard *shard, NaradOffset earliest)
 	NaradLeaseTableClear(&shard->leases);
 	shard->nholes = 0;
 	shard->nrechecks = 0;
-	shard->frontier = earliest;
-	shard->settled_end = earliest;
-	shard->scan_pos = earliest;
+	shard->frontier = offset;
+	shard->settled_end = offset;
+	shard->scan_pos = offset;
 }
 
 /*
  * NaradStateLoad
  *
  * Fills an empty shard that is nobody's yet: from its state page, or at the
- * earliest record if there is none, or if it is damaged or belongs to another
- * log; then *damage, zeroes before, has what is to be told.  The caller has
- * the relation and the shard's io_lock.  ERROR 53200 when memory is short.
+ * earliest record if there is none, or if it belongs to another log.  If it
+ * is damaged the saved frontier is wanted, which cannot be read under a lock:
+ * unless it is given, false, and nothing is done.  It is where the group
+ * starts then; NARAD_INVALID_OFFSET: there is none, and it starts at the
+ * earliest record.  *damage, zeroes before, has what is to be told.  The
+ * caller has the relation and the shard's io_lock.  ERROR 53200 when memory is
+ * short.
  */
-void
+bool
 NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard,
-			   NaradStateDamage *damage)
+			   const NaradOffset *saved, NaradStateDamage *damage)
 {
 	NaradLogPartition *part = NaradLogPartitionGet(info->shared,
 												   shard->partition);
@@ -365,7 +370,7 @@ NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard,
 	NaradHeadKind kind = NARAD_HEAD_EMPTY;
 
 	NaradStateOwnerGet(shard, &owner);
-	start_at_earliest(shard, earliest);
+	start_at(shard, earliest);
 	strlcpy(damage->group, shard->group->name, NAMEDATALEN);
 	damage->partition = shard->partition;
 	block = NaradStateBlock(rel, info, owner.group_id, shard->partition,
@@ -380,17 +385,26 @@ NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard,
 		shard->lost_untold = 0; /* by NaradStateReport it is */
 	}
 	else if (kind == NARAD_HEAD_BAD)
+	{
+		if (saved == NULL)
+			return false;
 		damage->head = true;
+		damage->saved = *saved != NARAD_INVALID_OFFSET;
+		if (damage->saved)
+			start_at(shard, Max(*saved, earliest));
+		damage->frontier = shard->frontier;
+	}
 
 	/* The end only grows, so reading it last is right. */
 	if (shard->frontier > pg_atomic_read_u64(&part->end_offset))
 	{
 		damage->beyond_end = true;
-		start_at_earliest(shard, earliest);
+		start_at(shard, earliest);
 
 		/* The page may go back only in a new generation (I6). */
 		shard->generation++;
 	}
+	return true;
 }
 
 /*
@@ -408,6 +422,9 @@ NaradStateReport(Relation rel, const NaradStateDamage *damage)
 				(errcode(ERRCODE_DATA_CORRUPTED),
 				 errmsg("state page of group \"%s\" in partition %d of topic \"%s\" is damaged",
 						damage->group, damage->partition, topic),
+				 damage->saved ?
+				 errdetail("The group starts at its saved frontier, offset %lld.",
+						   (long long) damage->frontier) :
 				 errdetail("The group starts at the earliest message of the partition.")));
 	if (damage->image)
 		ereport(WARNING,

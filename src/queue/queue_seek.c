@@ -29,6 +29,8 @@
 
 #include "base/base_stop.h"
 #include "log/log_find.h"
+#include "log/log_read.h"
+#include "queue/queue_dirty.h"
 #include "queue/queue_shard.h"
 #include "queue/queue_state.h"
 #include "queue/queue_topic.h"
@@ -67,11 +69,14 @@ get_shard(Seek *seek, int partition)
 static void
 move_shard(Seek *seek, NaradShard *shard, NaradOffset target)
 {
-	NaradLogPartition *part = NaradLogPartitionGet(seek->info.shared,
-												   shard->partition);
+	NaradOffset earliest;
+	NaradOffset end;
+	NaradOffset stable;
 
 	/* Retention may have gone on since the target was chosen. */
-	target = Max(target, pg_atomic_read_u64(&part->start_offset));
+	NaradPartitionBounds(seek->rel, &seek->info, shard->partition, &earliest,
+						 &end, &stable);
+	target = Max(target, earliest);
 	if (!NaradStateSeek(seek->rel, &seek->info, shard, seek->group_id, target))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -99,6 +104,7 @@ NaradGroupSeek(Relation rel, NaradRelInfo *info, const char *name,
 	shard = get_shard(&seek, partition);
 	NARAD_STOP("seek-begun");
 	move_shard(&seek, shard, offset);
+	NaradDirtyWake(MyDatabaseId);
 	NARAD_STOP("seek-done");
 }
 
@@ -138,6 +144,7 @@ NaradGroupSeekToTime(Relation rel, NaradRelInfo *info, const char *name,
 		move_shard(&seek, shards[i], targets[i]);
 		NARAD_STOP("seek-done");
 	}
+	NaradDirtyWake(MyDatabaseId);
 	pfree(shards);
 	pfree(targets);
 }

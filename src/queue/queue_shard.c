@@ -41,6 +41,7 @@
 #include "queue/queue_deadletter.h"
 #include "queue/queue_dirty.h"
 #include "queue/queue_producer.h"
+#include "queue/queue_saved.h"
 #include "queue/queue_shard.h"
 #include "queue/queue_state.h"
 #include "queue/queue_suspect.h"
@@ -136,31 +137,22 @@ reset_shard(NaradLogPartition *part, NaradShard *shard, NaradGroupId group_id)
 	LWLockRelease(&shard->lock);
 }
 
-/*
- * Loads a shard that is nobody's and makes it the group's; false if that was
- * dropped.  io_lock is held, until the end of the transaction on error.
- */
-static bool
-load_shard(Relation rel, NaradRelInfo *info, NaradShard *shard,
-		   NaradGroupId group_id, NaradStateDamage *damage)
+/* What became of a shard that was to be loaded. */
+typedef enum LoadResult
 {
-	NaradLogPartition *part = NaradLogPartitionGet(info->shared,
-												   shard->partition);
-	bool		is_there;
+	LOAD_DONE,
+	LOAD_GROUP_GONE,
+	LOAD_WANTS_SAVED			/* its page is damaged */
+} LoadResult;
 
-	if (!group_is_there(shard->group, group_id))
-		return false;
-	reset_shard(part, shard, group_id);
-	PG_TRY();
-	{
-		NaradStateLoad(rel, info, shard, damage);
-	}
-	PG_CATCH();
-	{
-		empty_shard(shard);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
+/*
+ * What was loaded becomes the group's, if that is still there.  Overtaken:
+ * retention went past the group since its page was written.
+ */
+static LoadResult
+publish_shard(NaradShard *shard, NaradGroupId group_id, bool overtaken)
+{
+	bool		is_there;
 
 	/* Who drops the group from here on waits for io_lock, and drops this. */
 	is_there = group_is_there(shard->group, group_id);
@@ -168,14 +160,58 @@ load_shard(Relation rel, NaradRelInfo *info, NaradShard *shard,
 	if (is_there)
 	{
 		shard->dropped = false;
-		/* Retention overtook the group since its page was written. */
-		if (damage->nlost > 0)
+		if (overtaken)
 			NaradDirtyMark(shard);
 	}
 	else
 		empty_shard(shard);
 	LWLockRelease(&shard->lock);
-	return is_there;
+	return is_there ? LOAD_DONE : LOAD_GROUP_GONE;
+}
+
+/*
+ * Loads a shard that is nobody's and makes it the group's.  `saved` is as for
+ * NaradStateLoad.  io_lock is held, until the end of the transaction on error.
+ */
+static LoadResult
+load_shard(Relation rel, NaradRelInfo *info, NaradShard *shard,
+		   NaradGroupId group_id, const NaradOffset *saved,
+		   NaradStateDamage *damage)
+{
+	NaradLogPartition *part = NaradLogPartitionGet(info->shared,
+												   shard->partition);
+	volatile bool loaded = false;
+
+	if (!group_is_there(shard->group, group_id))
+		return LOAD_GROUP_GONE;
+	reset_shard(part, shard, group_id);
+	PG_TRY();
+	{
+		loaded = NaradStateLoad(rel, info, shard, saved, damage);
+	}
+	PG_CATCH();
+	{
+		empty_shard(shard);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return loaded ? publish_shard(shard, group_id, damage->nlost > 0) :
+		LOAD_WANTS_SAVED;
+}
+
+/* The group's shard, if it is, or can be loaded. */
+static LoadResult
+get_shard(Relation rel, NaradRelInfo *info, NaradShard *shard,
+		  NaradGroupId group_id, const NaradOffset *saved,
+		  NaradStateDamage *damage)
+{
+	LoadResult	result = LOAD_DONE;
+
+	LWLockAcquire(&shard->io_lock, LW_EXCLUSIVE);
+	if (!NaradShardIsOf(shard, group_id))
+		result = load_shard(rel, info, shard, group_id, saved, damage);
+	LWLockRelease(&shard->io_lock);
+	return result;
 }
 
 /*
@@ -229,18 +265,22 @@ NaradShardGet(Relation rel, NaradRelInfo *info, NaradQueueTopic *topic,
 {
 	NaradShard *shard = NaradArrayGet(&group->shards, partition);
 	NaradStateDamage damage = {0};
-	bool		is_there;
+	LoadResult	result;
 
 	if (shard == NULL)
 		shard = make_shard(topic, group, partition);
 	if (NaradShardIsOf(shard, group_id))
 		return shard;
 
-	LWLockAcquire(&shard->io_lock, LW_EXCLUSIVE);
-	is_there = NaradShardIsOf(shard, group_id) ||
-		load_shard(rel, info, shard, group_id, &damage);
-	LWLockRelease(&shard->io_lock);
-	if (!is_there)
+	result = get_shard(rel, info, shard, group_id, NULL, &damage);
+	if (result == LOAD_WANTS_SAVED)
+	{
+		NaradRelInfo own = *info;	/* may go with an invalidation */
+		NaradOffset saved = NaradSavedFrontier(rel, &own, group_id, partition);
+
+		result = get_shard(rel, &own, shard, group_id, &saved, &damage);
+	}
+	if (result != LOAD_DONE)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("a consumer group of topic \"%s\" was dropped while it was used",

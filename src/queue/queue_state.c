@@ -657,6 +657,7 @@ build_head(Relation rel, NaradRelInfo *info, const NaradStateOwner *owner,
 static void
 finish_write(NaradShard *shard, const StateSnapshot *snapshot)
 {
+	NaradQueueTopicTouch(shard->topic);
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	shard->changes_written = snapshot->changes;
 	if (shard->changes == snapshot->changes)
@@ -923,6 +924,7 @@ NaradStateSeek(Relation rel, NaradRelInfo *info, NaradShard *shard,
 		if (written)
 		{
 			NaradShardSeek(shard, snapshot.generation, target);
+			NaradQueueTopicTouch(shard->topic);
 			shard->written_lsn = lsn;
 			clean_journal(&w);
 			NaradQueueRetainSettled(info, shard->partition, target);

@@ -18,17 +18,21 @@ typedef struct NaradStateDamage
 {
 	char		group[NAMEDATALEN];
 	int			partition;
-	bool		head;			/* the page; started at the earliest */
+	bool		head;			/* the page; started at the earliest ... */
+	bool		saved;			/* ... or where it was saved */
 	bool		image;			/* what was settled above the frontier */
-	NaradOffset frontier;		/* then */
+	NaradOffset frontier;		/* then, or with saved */
 	BlockNumber journal_block;	/* a journal page, or 0 */
 	bool		beyond_end;		/* another log's; started at the earliest */
 	uint64		nlost;			/* not damage: dropped by retention */
 } NaradStateDamage;
 
 /* queue_load.c: fills an empty shard's frontier, settled set, delivery
- * counts; under its io_lock.  *damage: zeroes before. */
-extern void NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard,
+ * counts; under its io_lock.  *damage: zeroes before.  False: the page is
+ *damaged, and `saved` is wanted, which tells the saved frontier or
+ * NARAD_INVALID_OFFSET. */
+extern bool NaradStateLoad(Relation rel, NaradRelInfo *info, NaradShard *shard,
+						   const NaradOffset *saved,
 						   NaradStateDamage *damage);
 extern void NaradStateReport(Relation rel, const NaradStateDamage *damage);
 

@@ -60,6 +60,7 @@
 #include "log/log_tableam.h"
 #include "queue/queue_dedup.h"
 #include "queue/queue_dirty.h"
+#include "queue/queue_saved.h"
 #include "queue/queue_shard.h"
 #include "queue/queue_topic.h"
 
@@ -134,27 +135,39 @@ make_settings_cache(void)
 								 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
-/* narad.topic_settings, or NULL: the extension is being made or dropped. */
-static Relation
-open_settings_table(LOCKMODE lockmode)
+/*
+ * NaradExtensionTableOpen
+ *
+ * A table of the extension, or NULL: the extension is being made or dropped.
+ */
+Relation
+NaradExtensionTableOpen(const char *name, LOCKMODE lockmode)
 {
 	Oid			schema = get_namespace_oid("narad", true);
 	Oid			relid;
 
 	if (!OidIsValid(schema))
 		return NULL;
-	relid = get_relname_relid("topic_settings", schema);
+	relid = get_relname_relid(name, schema);
 	if (!OidIsValid(relid) || get_rel_relkind(relid) != RELKIND_RELATION)
 		return NULL;
 	return try_table_open(relid, lockmode);
 }
 
+static Relation
+open_settings_table(LOCKMODE lockmode)
+{
+	return NaradExtensionTableOpen("topic_settings", lockmode);
+}
+
 /*
- * Begins a search for a topic's row; by an index that starts with the topic,
- * if there is one.
+ * NaradExtensionTableScan
+ *
+ * Begins a search for a topic's rows in such a table; by an index that starts
+ * with the topic, if there is one.  All rows if there is no topic.
  */
-static SysScanDesc
-begin_settings_scan(Relation table, Oid relid)
+SysScanDesc
+NaradExtensionTableScan(Relation table, Oid relid)
 {
 	AttrNumber	attno = get_attnum(RelationGetRelid(table), "topic");
 	List	   *indexes = RelationGetIndexList(table);
@@ -167,6 +180,8 @@ begin_settings_scan(Relation table, Oid relid)
 	ScanKeyInit(&key, attno, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(relid));
 	list_free(indexes);
+	if (!OidIsValid(relid))
+		return systable_beginscan(table, InvalidOid, false, NULL, 0, NULL);
 	return systable_beginscan(table, index, OidIsValid(index), NULL, 1, &key);
 }
 
@@ -285,7 +300,7 @@ read_settings_row(Oid relid, NaradTopicSettings *settings)
 
 	if (table == NULL)
 		return;
-	scan = begin_settings_scan(table, relid);
+	scan = NaradExtensionTableScan(table, relid);
 	row = systable_getnext(scan);
 	if (HeapTupleIsValid(row))
 		take_settings_row(table, row, settings);
@@ -535,6 +550,8 @@ make_topic(Relation rel, NaradRelInfo *info)
 	made->topic.database = MyDatabaseId;
 	made->topic.topic_id = info->topic_id;
 	pg_atomic_init_u32(&made->topic.relid, RelationGetRelid(rel));
+	pg_atomic_init_u64(&made->topic.changes, 1);
+	pg_atomic_init_u64(&made->topic.changes_saved, 0);
 	NaradLockInit(&made->topic.lock, NARAD_LOCK_QUEUE_TOPIC);
 	dlist_init(&made->topic.groups);
 
@@ -571,6 +588,96 @@ NaradQueueTopicGet(Relation rel, NaradRelInfo *info)
 	if (pg_atomic_read_u32(&topic->relid) != RelationGetRelid(rel))
 		pg_atomic_write_u32(&topic->relid, RelationGetRelid(rel));
 	return topic;
+}
+
+/*
+ * NaradQueueTopicTouch
+ *
+ * Something that is saved has changed: a state page was written, or a group.
+ */
+void
+NaradQueueTopicTouch(NaradQueueTopic *topic)
+{
+	pg_atomic_fetch_add_u64(&topic->changes, 1);
+}
+
+static bool
+has_changed(NaradQueueTopic *topic)
+{
+	return topic->database == MyDatabaseId &&
+		pg_atomic_read_u64(&topic->changes) !=
+		pg_atomic_read_u64(&topic->changes_saved);
+}
+
+/*
+ * Notes up to max topics of this database with changes that are not saved;
+ * returns how many there are.
+ */
+static int
+list_changed(NaradTopicChange *changed, int max)
+{
+	NaradTopicEntry *entry;
+	int			nfound = 0;
+	int			i;
+
+	LWLockAcquire(&TopicCtl->lock, LW_SHARED);
+	for (i = 0; i < TOPIC_BUCKETS; i++)
+	{
+		for (entry = TopicCtl->buckets[i]; entry != NULL; entry = entry->next)
+		{
+			if (!has_changed(&entry->topic))
+				continue;
+			if (nfound < max)
+			{
+				changed[nfound].relid =
+					pg_atomic_read_u32(&entry->topic.relid);
+				changed[nfound].topic_id = entry->topic.topic_id;
+				changed[nfound].changes =
+					pg_atomic_read_u64(&entry->topic.changes);
+			}
+			nfound++;
+		}
+	}
+	LWLockRelease(&TopicCtl->lock);
+	return nfound;
+}
+
+/*
+ * NaradQueueTopicAnyChanged
+ *
+ * Has a topic of this database changes that are not saved?
+ */
+bool
+NaradQueueTopicAnyChanged(void)
+{
+	return list_changed(NULL, 0) > 0;
+}
+
+/*
+ * NaradQueueTopicChanged
+ *
+ * palloc'ed: the topics of this database that have changes which are not
+ * saved; those that come meanwhile may be left out.
+ */
+NaradTopicChange *
+NaradQueueTopicChanged(int *nchanged)
+{
+	int			max = list_changed(NULL, 0);
+	NaradTopicChange *changed = palloc(sizeof(NaradTopicChange) * (max + 1));
+
+	*nchanged = Min(list_changed(changed, max), max);
+	return changed;
+}
+
+/*
+ * NaradQueueTopicNoteSaved
+ *
+ * What had changed by then is saved.  The worker alone, with the topic locked.
+ */
+void
+NaradQueueTopicNoteSaved(NaradQueueTopic *topic, uint64 changes)
+{
+	pg_atomic_write_u64(&topic->changes_saved, changes);
 }
 
 /* Frees a group with its shards. */
@@ -693,7 +800,7 @@ delete_settings_row(Oid relid)
 
 	if (table == NULL)
 		return;
-	scan = begin_settings_scan(table, relid);
+	scan = NaradExtensionTableScan(table, relid);
 	while (HeapTupleIsValid(row = systable_getnext(scan)))
 		CatalogTupleDelete(table, &row->t_self);
 	systable_endscan(scan);
@@ -736,7 +843,7 @@ unset_dead_letter_topic(Relation table, Oid relid, Oid target)
 	Datum	   *values = palloc0(desc->natts * sizeof(Datum));
 	bool	   *isnull = palloc0(desc->natts * sizeof(bool));
 	bool	   *changed = palloc0(desc->natts * sizeof(bool));
-	SysScanDesc scan = begin_settings_scan(table, relid);
+	SysScanDesc scan = NaradExtensionTableScan(table, relid);
 	HeapTuple	row = systable_getnext(scan);
 	Datum		value;
 
@@ -809,8 +916,8 @@ relid_is_topic(Oid relid, Oid *rewrites)
  * dead-letter topic any more.  So does one that becomes
  * an ordinary table by SET ACCESS METHOD: its new file's table is dropped,
  * which by then has the old access method.  (Into or within narad nothing is
- * rewritten.)  Whoever drops a topic also attaches to shared memory now, since
- * NaradQueueTopicGone must not fail.
+ * rewritten.)  Saved frontiers go likewise.  Whoever drops a topic also
+ * attaches to shared memory now, since NaradQueueTopicGone must not fail.
  */
 static void
 topic_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
@@ -828,6 +935,7 @@ topic_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		object_id = rewrites;
 	delete_settings_row(object_id);
 	forget_dead_letter_topic(object_id);
+	NaradSavedDelete(object_id, NULL);
 }
 
 /* ----------------------------------------------------------------

@@ -92,7 +92,22 @@ typedef struct NaradQueueTopic
 	int64		moves_after;	/* monotonic us: no move before */
 	int64		move_began;		/* same: the last one */
 	uint32		move_failures;	/* in a row */
+
+	/*
+	 * For saved frontiers: state pages written, groups changed; the worker
+	 * notes how many of them are saved.
+	 */
+	pg_atomic_uint64 changes;
+	pg_atomic_uint64 changes_saved;
 } NaradQueueTopic;
+
+/* A topic whose frontiers are to be saved. */
+typedef struct NaradTopicChange
+{
+	Oid			relid;
+	NaradTopicId topic_id;
+	uint64		changes;
+} NaradTopicChange;
 
 /* The caller has the relation locked (any lock).  Valid until the next
  * chance of invalidation. */
@@ -122,6 +137,15 @@ extern NaradQueueTopic *NaradQueueTopicGet(Relation rel, NaradRelInfo *info);
 extern Oid	NaradQueueTopicRelid(NaradTopicId topic_id);
 extern NaradQueueTopic *NaradQueueTopicFind(NaradTopicId topic_id);
 
+/* Something about the topic is to be saved.  No lock; no error. */
+extern void NaradQueueTopicTouch(NaradQueueTopic *topic);
+
+/* Topics of this database of which something is to be saved: any? Which?
+ * (palloc'ed); and that it is saved. */
+extern bool NaradQueueTopicAnyChanged(void);
+extern NaradTopicChange *NaradQueueTopicChanged(int *nchanged);
+extern void NaradQueueTopicNoteSaved(NaradQueueTopic *topic, uint64 changes);
+
 /* Known to have been dropped or truncated, not too long ago. */
 extern bool NaradQueueTopicWasGone(NaradTopicId topic_id);
 
@@ -141,6 +165,20 @@ typedef enum NaradStartFrom
 	NARAD_START_LATEST,
 	NARAD_START_TIME
 } NaradStartFrom;
+
+/* A table of the extension, by name; NULL while the extension is made or
+ * dropped.  A search for a topic's rows in it, or (InvalidOid) for all. */
+extern Relation NaradExtensionTableOpen(const char *name, LOCKMODE lockmode);
+extern struct SysScanDescData *NaradExtensionTableScan(Relation table,
+													   Oid relid);
+
+/* Makes a group that starts at an offset of each partition, or at the earliest
+ * record if that is NARAD_INVALID_OFFSET; false, and nothing, if there is one
+ * of that name. */
+extern bool NaradGroupMakeAt(Relation rel, NaradRelInfo *info,
+							 NaradQueueTopic *topic, const char *name,
+							 const NaradOffset *starts, int nstarts,
+							 bool paused);
 
 /* create_group: nothing if it exists (false).  Not undone by rollback. */
 extern bool NaradGroupCreate(Relation rel, NaradRelInfo *info, const char *name,

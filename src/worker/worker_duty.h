@@ -45,6 +45,7 @@ extern const NaradDuty NaradRetentionDuty;	/* worker_retention.c */
 
 /* Is there a topic in this database, as far as the worker has heard? */
 extern bool NaradRetentionHasTopics(void);
+extern const NaradDuty NaradSaveDuty;	/* worker_save.c */
 
 /* Sleeps until woken or so many milliseconds have passed (-1: for ever);
  * for duties at the clean stop.  May not return (interrupts). */

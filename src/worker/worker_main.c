@@ -51,6 +51,7 @@ static const NaradDuty *const duties[] = {
 	&NaradNotifyDuty,
 	&NaradFrontierDuty,
 	&NaradDeadLetterDuty,
+	&NaradSaveDuty,				/* after the pages are written */
 	&NaradRetentionDuty,
 };
 

@@ -15,7 +15,8 @@ use Test::More;
 use Time::HiRes qw(time);
 
 our @EXPORT = qw(narad_node narad_session poll_until one_value create_helpers
-  log_is_clean logs_are_clean start_after_kill topic_hash sql_array);
+  log_is_clean logs_are_clean start_after_kill topic_hash sql_array
+  create_work work_is_exact);
 
 # Gives a stopped server's node: UTF8, with checksums, narad loaded, the given
 # lines added to its postgresql.conf.  "streaming" readies it for standbys.
@@ -184,6 +185,60 @@ FROM pg_class c JOIN pg_am am ON am.oid = c.relam
 	JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'value'
 WHERE am.amname = 'narad' AND c.relkind = 'r' AND c.relpersistence = 'p'
 ORDER BY c.oid::regclass::text COLLATE "C"});
+}
+
+# A topic "q" with two groups, and a procedure that produces to it and consumes
+# from it, in transactions that write down what they acked, one in five of
+# which rolls back.
+sub create_work
+{
+	my ($node) = @_;
+	$node->safe_psql('postgres', q{
+CREATE EXTENSION narad;
+SELECT narad.create_topic('q', partitions => 3, visibility_timeout => '1 hour', segment_size => '256kB',
+	max_in_flight => 1000000, max_acked_ahead => 1000000);
+SELECT narad.create_group('q', 'second');
+CREATE TABLE effect (consumer_group text, partition int, msg_offset bigint, value jsonb);
+CREATE PROCEDURE work(rounds int) LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1 .. rounds LOOP
+		PERFORM narad.produce('q', to_jsonb(repeat(md5(i::text), 20)), key => (i % 7)::text);
+		INSERT INTO effect SELECT 'default', m.partition, m.msg_offset, m.value
+		FROM narad.consume('q', 2) m, LATERAL narad.try_ack(ARRAY[m.receipt]) a WHERE a.accepted;
+		IF i % 5 = 0 THEN ROLLBACK; ELSE COMMIT; END IF;
+		INSERT INTO effect SELECT 'second', m.partition, m.msg_offset, m.value
+		FROM narad.consume('q', 1, consumer_group => 'second') m, LATERAL narad.try_ack(ARRAY[m.receipt]) a
+		WHERE a.accepted;
+		COMMIT;
+	END LOOP;
+END $$;
+});
+	return;
+}
+
+# On any copy of that server: effects and acks are one.  What is written down is
+# settled, once, and all else that is committed comes.
+sub work_is_exact
+{
+	my ($node, $name) = @_;
+	foreach my $group ('default', 'second')
+	{
+		$node->safe_psql('postgres', "DROP TABLE IF EXISTS rest; CREATE TABLE rest AS SELECT partition, msg_offset"
+			  . " FROM narad.consume('q', 100000, consumer_group => '$group')");
+		is(one_value($node, "SELECT count(*) - count(DISTINCT (partition, msg_offset)) FROM effect"
+				  . " WHERE consumer_group = '$group'"), 0, "$name, $group: no message took effect twice");
+		is(one_value($node, "SELECT count(*) FROM rest JOIN effect USING (partition, msg_offset)"
+				  . " WHERE consumer_group = '$group'"), 0, "$name, $group: none whose effect is there comes again");
+		is(one_value($node, "SELECT count(*) FROM q WHERE NOT EXISTS (SELECT FROM rest r"
+				  . " WHERE r.partition = q.partition AND r.msg_offset = q.msg_offset) AND NOT EXISTS (SELECT FROM effect e"
+				  . " WHERE e.consumer_group = '$group' AND e.partition = q.partition AND e.msg_offset = q.msg_offset)"),
+			0, "$name, $group: all others come");
+	}
+	is(one_value($node, "SELECT count(*) FROM narad.verify('q')"), 0, "$name: all is well");
+	my $end = one_value($node, "SELECT max(msg_offset) + 1 FROM q WHERE partition = 0");
+	cmp_ok(one_value($node, "SELECT msg_offset FROM narad.produce('q', '1', partition => 0)"), '>=', $end,
+		"$name: offsets go on");
+	return;
 }
 
 package NaradTest::Session;
