@@ -243,7 +243,7 @@ check_extent(NaradVerify *verify, BlockNumber block, const char *page,
  * Is there such a partition, perhaps since a moment ago?
  */
 bool
-NaradVerifyPartitionExists(const NaradVerify * verify, uint32 partition)
+NaradVerifyPartitionExists(const NaradVerify *verify, uint32 partition)
 {
 	NaradMetaData meta;
 

@@ -96,7 +96,7 @@ extern bool NaradVerifyUsePage(NaradVerify *verify, BlockNumber block,
 							   int partition, const char *what);
 
 /* Is there such a partition, perhaps added since the metapage was read? */
-extern bool NaradVerifyPartitionExists(const NaradVerify * verify,
+extern bool NaradVerifyPartitionExists(const NaradVerify *verify,
 									   uint32 partition);
 
 /* Is the group still there as it was read?  False in doubt. */

@@ -416,6 +416,18 @@ NaradTopicCheckAcl(Relation rel, AclMode mode)
 }
 
 /*
+ * NaradTopicSettingsForget
+ *
+ * The settings are read again the next time: for who was told of a change from
+ * the callback of its commit, which is before the invalidation is sent.
+ */
+void
+NaradTopicSettingsForget(Oid relid)
+{
+	settings_invalidated((Datum) 0, relid);
+}
+
+/*
  * NaradQueueTopicList
  *
  * OIDs of all tables with our access method.  Nothing is locked: some may be

@@ -113,6 +113,9 @@ typedef struct NaradTopicChange
  * chance of invalidation. */
 extern const NaradTopicSettings *NaradTopicSettingsGet(Relation rel);
 
+/* What is cached of them may be old. */
+extern void NaradTopicSettingsForget(Oid relid);
+
 /* OIDs of all topics of the database; nothing is locked. */
 extern List *NaradQueueTopicList(void);
 

@@ -121,7 +121,7 @@ notify_run(int64 now)
 	return next;
 }
 
-const		NaradDuty NaradNotifyDuty = {
+const NaradDuty NaradNotifyDuty = {
 	"sending notifications",
 	notify_run,
 	NULL,

@@ -163,11 +163,14 @@ retain_topic(Relation rel, WatchedTopic *topic)
 	NaradRetainResult result;
 	NaradRelInfo info;
 	NaradRelInfo *found = NaradRelInfoLook(rel);
-	TimestampTz next = DT_NOEND;
+	TimestampTz next;
 
 	topic->due = NARAD_DUTY_NEVER;
 	if (found == NULL)
 		return;					/* empty: the first append tells of it */
+
+	/* A commit that changed them may have woken us. */
+	NaradTopicSettingsForget(RelationGetRelid(rel));
 	if (found->shared == NULL)
 	{
 		next = NaradQueueRetainPeek(rel, found);
