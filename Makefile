@@ -46,6 +46,7 @@ OBJS = \
 	src/queue/queue_deadletter.o \
 	src/queue/queue_dedup.o \
 	src/queue/queue_dirty.o \
+	src/queue/queue_due.o \
 	src/queue/queue_group.o \
 	src/queue/queue_key.o \
 	src/queue/queue_lease.o \

@@ -692,7 +692,7 @@ COMMENT ON COLUMN narad.groups.frontier IS 'last offset up to which everything i
 COMMENT ON COLUMN narad.groups.end_offset IS 'next offset to be given in the partition';
 COMMENT ON COLUMN narad.groups.in_flight IS 'messages leased, those acknowledged by open transactions included';
 COMMENT ON COLUMN narad.groups.returned IS 'messages delivered before that are available again; null if the group was not used since the server started';
-COMMENT ON COLUMN narad.groups.scheduled IS 'messages held back by the delay of a nack, or by retry_delay';
+COMMENT ON COLUMN narad.groups.scheduled IS 'messages met that are not due: held back by a delay of produce, nack or retry_delay';
 COMMENT ON COLUMN narad.groups.dead_lettered IS 'messages given up after max_deliveries, moved to the dead-letter topic if there is one';
 COMMENT ON COLUMN narad.groups.dead_letters_waiting IS 'messages to be given up that the worker has not moved yet';
 COMMENT ON COLUMN narad.groups.acked_ahead_ranges IS 'ranges of settled offsets above the frontier; null if the group was not used since the server started';

@@ -23,9 +23,6 @@ SELECT pg_temp.attempt('SELECT narad.alter_topic(''not_yet'', ordering => ''rand
 -- The defaults may be given.
 SELECT narad.alter_topic('not_yet', ordering => 'none');
 SELECT count(*) FROM narad.topic_settings WHERE topic = 'not_yet'::regclass;
-SELECT pg_temp.attempt('SELECT narad.' || a) FROM unnest(ARRAY[
-	'produce(''not_yet'', ''1'', deliver_after => ''0'')', 'produce(''not_yet'', ''1'', deliver_at => now())',
-	'produce_batch(''not_yet'', ''{1}'', deliver_after => ''1 s'')', 'produce_batch(''not_yet'', ''{1}'', deliver_at => now())']) a;
 SELECT count(*) FROM not_yet;
 SELECT pg_temp.attempt('SELECT narad.' || a) FROM unnest(ARRAY['poll()',
 	'commit(''not_yet'', ''default'', 0, 0)']) a;

@@ -33,12 +33,13 @@
  * other process touches it, unless the group is dropped or the topic changes.
  *
  * The choice: a suspect (queue_suspect.c), alone in its batch; else the
- * lowest pending offset that may be ready now (rechecks), then the lowest
- * offset never looked at.  Messages that came back (expired, nacked, rolled
- * back) form a FIFO, and take at most every second place while there are
- * others.  Within one visit of a shard the choice among the former never goes
- * back, and no more of the FIFO is taken than was there at first, so nothing
- * is looked at twice; what cannot be taken now is left for the next call.
+ * lowest pending offset that may be ready now (rechecks), then a delayed one
+ * that is due, then the lowest offset never looked at.  Messages that came
+ * back (expired, nacked, rolled back) form a FIFO, and take at most every
+ * second place while there are others.  Within one visit of a shard the choice
+ * among pending ones never goes back, and no more of the FIFO is taken than
+ * was there at first, so nothing is looked at twice; what cannot be taken now
+ * is left for the next call.
  *
  * What a record turns out to be, and what becomes of the claim:
  *
@@ -46,6 +47,8 @@
  *		dead, damaged		settled, with the whole run the reader tells of
  *		dropped				lost, with all below the partition's start, when
  *							the shard is moved there
+ *		committed, but not
+ *		due yet				in the heap of those, by its time
  *		in progress, own	pending, until the ring tells of its end
  *		not for the
  *		snapshot, or the
@@ -119,6 +122,9 @@ typedef struct NaradClaim
 	NaradOffset next;			/* DEAD, CORRUPT: end of the run */
 	bool		recheck;		/* PENDING: no hull covers it */
 	bool		is_read;
+	bool		is_first;		/* delivery */
+	TimestampTz due;			/* OK: when it is, if that is later than the
+								 * claim; else 0 */
 	bool		is_scanned;		/* by key: it was not below scan_pos */
 	bool		is_learned;		/* by key: another's lease, only read */
 	bool		has_key;
@@ -350,6 +356,7 @@ claim(NaradConsumer *c, NaradLease *lease)
 	claim_made->offset = lease->offset;
 	claim_made->nonce = lease->nonce;
 	claim_made->status = NARAD_READ_INVISIBLE;
+	claim_made->is_first = lease->deliveries == 1;
 }
 
 /*
@@ -455,6 +462,43 @@ next_unseen(NaradConsumer *c)
 }
 
 /*
+ * Is the first of the delayed messages due?  Those that were settled meanwhile
+ * are dropped.
+ */
+static NaradOffset
+next_due(NaradConsumer *c)
+{
+	NaradShard *shard = c->shard;
+	const NaradDue *first;
+
+	while ((first = NaradDueFirst(&shard->due)) != NULL &&
+		   first->due <= c->claimed_at)
+	{
+		if (first->offset >= shard->frontier &&
+			!NaradSetContains(&shard->settled, first->offset))
+			return first->offset;
+		NaradDuePop(&shard->due);
+	}
+	return NARAD_INVALID_OFFSET;
+}
+
+/* Claims a delayed message that is due; its key, if any, is to be read. */
+static NaradChoice
+claim_due(NaradConsumer *c, NaradOffset offset)
+{
+	NaradLease *lease;
+
+	if (!below_cap(c, offset))
+		return CHOICE_CAPPED;
+	lease = new_entry(c->shard, offset);
+	if (lease == NULL)
+		return CHOICE_NO_MEMORY;
+	NaradDuePop(&c->shard->due);
+	claim(c, lease);
+	return CHOICE_CLAIMED;
+}
+
+/*
  * By key: claims the lowest offset whose key is not known, be it returned; of
  * one that is leased or backing off, only the key is to be read.
  */
@@ -523,7 +567,11 @@ claim_by_key(NaradConsumer *c)
 	if (offset == NARAD_INVALID_OFFSET && !c->no_own)
 		offset = NaradKeyNextOwn(shard);
 	if (offset == NARAD_INVALID_OFFSET)
-		return claim_scanned(c);
+	{
+		offset = next_due(c);
+		return offset != NARAD_INVALID_OFFSET ? claim_due(c, offset) :
+			claim_scanned(c);
+	}
 
 	if (!below_cap(c, offset))
 	{
@@ -557,6 +605,9 @@ claim_fresh(NaradConsumer *c)
 	if (offset == NARAD_INVALID_OFFSET)
 	{
 		where = -1;
+		offset = next_due(c);
+		if (offset != NARAD_INVALID_OFFSET)
+			return claim_due(c, offset);
 		offset = next_unseen(c);
 		if (offset == NARAD_INVALID_OFFSET)
 			return CHOICE_DRY;
@@ -685,6 +736,9 @@ is_dry_for_all(NaradConsumer *c, NaradChoice choice)
 	if (choice == CHOICE_CAPPED && shard->capped_in_flight)
 		return true;
 	if (shard->nmade != c->nmade || !c->returned_all)
+		return false;
+	offset = next_due(c);
+	if (offset != NARAD_INVALID_OFFSET && below_cap(c, offset))
 		return false;
 	offset = next_recheck(shard, 0, &where);
 	return offset == NARAD_INVALID_OFFSET || !below_cap(c, offset);
@@ -835,12 +889,15 @@ read_group(NaradConsumer *c)
 		read->status = result.status;
 		read->next = result.next;
 		read->is_read = true;
-		if (c->ordered)
+		if ((result.extra.flags & NARAD_EXT_DUE) &&
+			result.extra.due > c->claimed_at && read->is_first)
+			read->due = result.extra.due;
+		if (c->ordered && read->due == 0)
 			note_key(c, read, &result);
 		switch (result.status)
 		{
 			case NARAD_READ_OK:
-				if (read->is_learned)
+				if (read->is_learned || read->due != 0)
 					break;
 				if (c->ntaken + ngood > 0 &&
 					c->bytes + result.tuple->t_len > c->max_bytes)
@@ -1035,6 +1092,24 @@ dispose_by_key(NaradConsumer *c, NaradClaim *done, NaradLease *lease)
 	return false;
 }
 
+/*
+ * Puts a message aside until it is due, as if it had not been claimed: nobody
+ * can have had it.  Without memory its entry in leases stays, and waits in the
+ * heap of those.
+ */
+static void
+delay_claim(NaradShard *shard, NaradLease *lease, TimestampTz due, int64 now,
+			TimestampTz wall_now)
+{
+	NaradSuspectClear(shard, lease->offset);
+	lease->deliveries--;
+	if (NaradDueAdd(&shard->due, due, lease->offset))
+		NaradShardRemoveLease(shard, lease);
+	else
+		NaradShardReturn(shard, lease, NARAD_END_NONE, now,
+						 Max(due - wall_now, 1));
+}
+
 /* Leases, settles or gives back one claim.  Exclusive shard lock. */
 static void
 dispose_claim(NaradConsumer *c, NaradClaim *done, int64 now,
@@ -1052,6 +1127,11 @@ dispose_claim(NaradConsumer *c, NaradClaim *done, int64 now,
 	switch (done->status)
 	{
 		case NARAD_READ_OK:
+			if (done->due != 0)
+			{
+				delay_claim(shard, lease, done->due, now, wall_now);
+				break;
+			}
 			/* The client has all of its time, however long reading took. */
 			lease->leased_at = wall_now;
 			if (lease->first_leased_at == 0)
@@ -1547,12 +1627,14 @@ static bool
 shard_is_ready(NaradShard *shard, NaradGroupId group_id,
 			   NaradLogPartition *part, const NaradTopicSettings *settings)
 {
+	const NaradDue *delayed;
 	bool		ready = false;
 
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	if (NaradShardIsOf(shard, group_id))
 	{
 		NaradShardExpire(shard, NaradClockNow(), NARAD_MAX_EXPIRED);
+		delayed = NaradDueFirst(&shard->due);
 		if (shard->leases.nstate[NARAD_LEASE_LEASED] >=
 			(uint32) settings->max_in_flight)
 			shard->capped_in_flight = true;
@@ -1568,6 +1650,8 @@ shard_is_ready(NaradShard *shard, NaradGroupId group_id,
 				 (shard->nrechecks > 0 ||
 				  shard->leases.nstate[NARAD_LEASE_RETURNED] > 0 ||
 				  shard->keys.ready_root != NULL ||
+				  (delayed != NULL &&
+				   delayed->due <= GetCurrentTimestamp()) ||
 				  shard->suspects.nmembers > 0 ||
 				  !dlist_is_empty(&shard->keys.refill)));
 	}

@@ -196,7 +196,7 @@ NaradKeyTableClear(NaradKeyTable *table)
  *
  * The topic's setting is another than at the last visit, or this is the first
  * one.  Keys are read anew, from the frontier on: so all messages that are
- * neither settled nor leased are looked at once more.  What is leased then
+ * neither settled nor leased are looked at once more, delayed ones too.  What is leased then
  * stays so, even if it is more than one of a key.
  */
 void
@@ -205,6 +205,7 @@ NaradKeySetOrdered(NaradShard *shard, bool ordered)
 	NaradKeyTableClear(&shard->keys);
 	shard->keys.ordered = ordered;
 	NaradSetClear(&shard->pending);
+	NaradDueClear(&shard->due);
 	shard->nrechecks = 0;
 	shard->scan_pos = shard->frontier;
 }

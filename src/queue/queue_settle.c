@@ -163,6 +163,8 @@ expire_lease(NaradShard *shard, NaradLease *lease, int64 now)
 void
 NaradShardExpire(NaradShard *shard, int64 now, int max)
 {
+	const NaradDue *delayed;
+
 	while (max-- > 0)
 	{
 		NaradLease *lease = NaradLeaseEarliest(&shard->leases);
@@ -174,6 +176,12 @@ NaradShardExpire(NaradShard *shard, int64 now, int max)
 		else
 			NaradShardReturn(shard, lease, NARAD_END_NONE, now, 0);
 	}
+
+	/* Those produced with a delay stay where they are, but may be taken. */
+	delayed = NaradDueFirst(&shard->due);
+	if (delayed != NULL && delayed->due <= GetCurrentTimestamp() &&
+		pg_atomic_read_u64(&shard->next_deadline) <= (uint64) now)
+		NaradShardMadeAvailable(shard, 1, true);
 	NaradShardDeadlineChanged(shard);
 }
 

@@ -47,6 +47,12 @@
 #include "queue/queue_suspect.h"
 #include "queue/queue_xact.h"
 
+/* Delayed messages are looked at so often at least, in us. */
+#define MAX_WALL_SLEEP	(60 * USECS_PER_SEC)
+
+/* Deadlines that differ by less are the same, in us. */
+#define CLOCK_JITTER	500
+
 #define SAME_CHUNK(a, b) ((a) >> NARAD_CHUNK_BITS == (b) >> NARAD_CHUNK_BITS)
 
 /* Frees what it holds, not the shard. */
@@ -58,6 +64,7 @@ empty_shard(NaradShard *shard)
 	NaradSetClear(&shard->suspects);
 	NaradLeaseTableClear(&shard->leases);
 	NaradKeyTableClear(&shard->keys);
+	NaradDueClear(&shard->due);
 	shard->suspect_out = 0;
 	shard->nrechecks = 0;
 	shard->nholes = 0;
@@ -85,6 +92,7 @@ make_shard(NaradQueueTopic *topic, NaradGroup *group, int partition)
 	NaradSetInit(&made->suspects, false);
 	NaradLeaseTableInit(&made->leases);
 	NaradKeyTableInit(&made->keys);
+	NaradDueInit(&made->due);
 
 	LWLockAcquire(&topic->lock, LW_EXCLUSIVE);
 	shard = NaradArrayGet(&group->shards, partition);
@@ -389,13 +397,28 @@ NaradShardMadeAvailable(NaradShard *shard, uint64 n, bool chain)
 		NaradWaitServe(shard->group, shard->partition, n, chain);
 }
 
-/* The earliest time at which something of the shard becomes due. */
+/*
+ * The earliest time at which something of the shard becomes due.  A delayed
+ * message that is due already is available; others are by the wall clock, which
+ * may be set, so it is looked at again after a minute.
+ */
 static uint64
 next_deadline(NaradShard *shard)
 {
 	NaradLease *lease = NaradLeaseEarliest(&shard->leases);
+	const NaradDue *delayed = NaradDueFirst(&shard->due);
+	uint64		next;
 
-	return lease != NULL ? (uint64) lease->deadline : NARAD_NO_DEADLINE;
+	next = lease != NULL ? (uint64) lease->deadline : NARAD_NO_DEADLINE;
+	if (delayed != NULL)
+	{
+		int64		left = delayed->due - GetCurrentTimestamp();
+
+		if (left > 0)
+			next = Min(next, (uint64) (NaradClockNow() +
+									   Min(left, MAX_WALL_SLEEP)));
+	}
+	return next;
 }
 
 /*
@@ -409,8 +432,12 @@ void
 NaradShardDeadlineChanged(NaradShard *shard)
 {
 	uint64		next = next_deadline(shard);
+	uint64		before = pg_atomic_read_u64(&shard->next_deadline);
 
-	if (next == pg_atomic_read_u64(&shard->next_deadline))
+	/* From one clock to the other there is always a difference. */
+	if (next == before ||
+		((next - before < CLOCK_JITTER || before - next < CLOCK_JITTER) &&
+		 before > (uint64) NaradClockNow()))
 		return;
 	pg_atomic_write_u64(&shard->next_deadline, next);
 	if (next != NARAD_NO_DEADLINE && !shard->dropped)

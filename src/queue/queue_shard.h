@@ -10,6 +10,7 @@
 #ifndef QUEUE_SHARD_H
 #define QUEUE_SHARD_H
 
+#include "queue/queue_due.h"
 #include "queue/queue_key.h"
 #include "queue/queue_lease.h"
 #include "queue/queue_set.h"
@@ -65,8 +66,8 @@ typedef struct NaradShard
 	 * What is available.  Every offset from frontier to scan_pos is settled,
 	 * has an entry in leases, is in `suspects`, is in `pending` (its
 	 * transaction was open when looked at, or it was claimed and given back
-	 * unread), or waits in keys: for its turn, or to be claimed now that it
-	 * has it.
+	 * unread), waits in keys (for its turn, or to be claimed now that it has
+	 * it), or waits in due, for its time.
 	 */
 	NaradOffset scan_pos;		/* at and above: never looked at */
 	NaradSet	pending;		/* not compact */
@@ -75,6 +76,8 @@ typedef struct NaradShard
 												 * ready now */
 	uint64		ring_pos;		/* of the partition's ring, read so far */
 	bool		returned_turn;	/* next choice may be a returned message */
+	NaradDueHeap due;			/* produced with a time not reached when
+								 * looked at */
 	NaradKeyTable keys;			/* empty unless messages are ordered by key */
 	uint64		nmade;			/* counts NaradShardMadeAvailable */
 	bool		is_dry;			/* a consumer found nothing more, and nothing

@@ -48,7 +48,9 @@
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/timestamp.h"
 
+#include "base/base_memory.h"
 #include "log/log_append.h"
 #include "log/log_tableam.h"
 #include "queue/queue_dedup.h"
@@ -73,6 +75,9 @@
 #define ARG_ONCE_KEY		5
 #define ARG_ONCE_HEADERS	6
 #define ARG_ONCE_PARTITION	7
+
+/* No delay is longer than this: a hundred years. */
+#define MAX_DELIVERY_DELAY	(INT64CONST(36525) * USECS_PER_DAY)
 
 /* Key-less records of a batch go to one partition by so many. */
 #define KEYLESS_RUN			64
@@ -405,11 +410,53 @@ open_for_produce(FunctionCallInfo fcinfo, const char *function, bool bytes,
 	return rel;
 }
 
-static void
-refuse_delay(FunctionCallInfo fcinfo)
+/*
+ * When deliver_after or deliver_at says that messages are due; 0: at once.
+ */
+static TimestampTz
+take_due_time(FunctionCallInfo fcinfo)
 {
-	NaradArgRefuse(fcinfo, ARG_DELIVER_AFTER, "deliver_after");
-	NaradArgRefuse(fcinfo, ARG_DELIVER_AT, "deliver_at");
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz due = now;
+
+	if (!PG_ARGISNULL(ARG_DELIVER_AFTER) && !PG_ARGISNULL(ARG_DELIVER_AT))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("arguments \"%s\" and \"%s\" cannot both be given",
+						"deliver_after", "deliver_at")));
+	if (!PG_ARGISNULL(ARG_DELIVER_AFTER))
+		due = now + NaradArgInterval(fcinfo, ARG_DELIVER_AFTER,
+									 "deliver_after", 0, MAX_DELIVERY_DELAY);
+	else if (!PG_ARGISNULL(ARG_DELIVER_AT))
+		due = PG_GETARG_TIMESTAMPTZ(ARG_DELIVER_AT);
+	if (TIMESTAMP_NOT_FINITE(due) || due > now + MAX_DELIVERY_DELAY)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"%s\" is out of range", "deliver_at"),
+				 errdetail("It must be finite, and at most %lld days from now.",
+						   (long long) (MAX_DELIVERY_DELAY / USECS_PER_DAY))));
+	return due > now ? due : 0;
+}
+
+/*
+ * Delays the rows, if so asked.  Whoever consumes them needs memory for each,
+ * so more of them are refused when it has become scarce.
+ */
+static void
+delay_rows(FunctionCallInfo fcinfo, ProduceRow *rows, int nrows)
+{
+	TimestampTz due = take_due_time(fcinfo);
+	int			i;
+
+	if (due == 0 || nrows == 0)
+		return;
+	if (NaradMemoryIsLow())
+		NaradReportOutOfMemory("delayed messages");
+	for (i = 0; i < nrows; i++)
+	{
+		rows[i].extra.flags |= NARAD_EXT_DUE;
+		rows[i].extra.due = due;
+	}
 }
 
 /*
@@ -658,7 +705,6 @@ produce_arguments(FunctionCallInfo fcinfo, bool bytes, ProduceRow *row)
 	rel = open_for_produce(fcinfo,
 						   bytes ? "produce_bytes()" : "produce()", bytes,
 						   bytes ? "produce" : "produce_bytes");
-	refuse_delay(fcinfo);
 	partition = NaradArgPartition(fcinfo, ARG_PARTITION, rel,
 								  NaradTopicPartitions(rel));
 
@@ -666,6 +712,7 @@ produce_arguments(FunctionCallInfo fcinfo, bool bytes, ProduceRow *row)
 	if (!PG_ARGISNULL(ARG_DEDUP_ID))
 		take_id(row, NARAD_EXT_DEDUP, PG_GETARG_DATUM(ARG_DEDUP_ID),
 				"dedup_id");
+	delay_rows(fcinfo, row, 1);
 	produce_rows(rel, row, 1, partition);
 	table_close(rel, NoLock);
 }
@@ -853,7 +900,6 @@ produce_batch(FunctionCallInfo fcinfo, bool bytes)
 						   bytes ? "produce_batch_bytes()" : "produce_batch()",
 						   bytes,
 						   bytes ? "produce_batch" : "produce_batch_bytes");
-	refuse_delay(fcinfo);
 	NaradArgNotNull(fcinfo, ARG_VALUE, "payloads");
 	partition = NaradArgPartition(fcinfo, ARG_PARTITION, rel,
 								  NaradTopicPartitions(rel));
@@ -865,6 +911,7 @@ produce_batch(FunctionCallInfo fcinfo, bool bytes)
 	take_column(fcinfo, ARG_KEY, "keys", ROW_KEY, rows, nrows);
 	take_column(fcinfo, ARG_HEADERS, "headers", ROW_HEADERS, rows, nrows);
 	take_dedup_ids(fcinfo, rows, nrows);
+	delay_rows(fcinfo, rows, nrows);
 	produce_rows(rel, rows, nrows, partition);
 	table_close(rel, NoLock);
 	return_rows(fcinfo, rows, nrows);

@@ -549,7 +549,8 @@ copy_figures(NaradShard *shard, NaradGroupId group_id, ShardFigures *figures)
 		(shard->is_moving ? 1 : 0);
 	figures->returned = shard->leases.nstate[NARAD_LEASE_RETURNED] +
 		shard->leases.nstate[NARAD_LEASE_SUSPECT];
-	figures->scheduled = shard->leases.nstate[NARAD_LEASE_DELAYED];
+	figures->scheduled = shard->leases.nstate[NARAD_LEASE_DELAYED] +
+		(int) Min(shard->due.nentries, PG_INT32_MAX / 2);
 	figures->acked_ahead_ranges = count_ranges(&shard->settled);
 	figures->unpersisted = shard->changes - shard->changes_written;
 	figures->dead_lettered = (int64) shard->dead_lettered;
