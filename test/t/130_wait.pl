@@ -1,0 +1,253 @@
+# Copyright (c) 2026, the Narad authors
+#
+# I8: each message wakes one waiter, among 600 too, also when a waiter dies with
+#     the wake in his hand, when the transaction was prepared, when no worker is
+#     there; what was promised to somebody who does not come goes to the next.
+# I9: CALL wait has neither snapshot nor lock; a NOTIFY is sent by the worker, never
+#     by a producer.
+# I12: waits end with the server, however that ends.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use IPC::Run ();
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use NaradTest;
+
+my $node = narad_node('wait',
+	streaming => 1,
+	conf => [
+		'max_connections = 650', 'max_prepared_transactions = 5',
+		'autovacuum = off', 'restart_after_crash = on', "narad.hold_time = '200ms'"
+	]);
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION narad');
+
+sub topic
+{
+	my ($name, $options) = @_;
+	$node->safe_psql('postgres', "SELECT narad.create_topic('$name', visibility_timeout => '1 hour'"
+		  . ($options || '') . ')');
+	return;
+}
+
+sub produce
+{
+	my ($topic, $n) = @_;
+	$node->safe_psql('postgres', "SELECT count(*) FROM narad.produce_batch('$topic',"
+		  . ' ARRAY(SELECT to_jsonb(i) FROM generate_series(1, ' . ($n || 1) . ') i))');
+	return;
+}
+
+sub until_waiting
+{
+	my ($n) = @_;
+	return poll_until("$n wait", sub {
+		one_value($node, 'SELECT count(*) FROM narad.waiters') == $n });
+}
+
+# Many sessions that wait, by one process.
+sub start_waiters
+{
+	my ($n, $sql) = @_;
+	my $script = PostgreSQL::Test::Utils::tempdir() . '/wait.sql';
+	my ($out, $err) = ('', '');
+
+	append_to_file($script, "$sql\n");
+	my $run = IPC::Run::start(
+		[
+			'pgbench', '-n', '-c', $n, '-j', 1, '-t', 1, '-f', $script,
+			'-h', $node->host, '-p', $node->port, 'postgres'
+		],
+		'>', \$out, '2>', \$err);
+	return { run => $run, out => \$out, err => \$err };
+}
+
+# Who sent the last one.
+my $notifier;
+
+sub notified
+{
+	my ($session, $channel) = @_;
+	return poll_until("a notification of $channel", sub {
+		$session->try('SELECT 1');
+		foreach my $row (@{ $session->{rows} })
+		{
+			next unless $row->[0] =~ /Asynchronous notification "$channel" .* with PID (\d+)/;
+			$notifier = $1;
+			return 1;
+		}
+		return 0 });
+}
+
+# 600 of them.
+topic('many');
+my $waiters = start_waiters(600, "SELECT narad.consume('many', wait => '60 s');");
+ok(until_waiting(600), '600 sessions wait');
+produce('many');
+ok(until_waiting(599), 'a message wakes one of them');
+is(one_value($node, 'SELECT in_flight FROM narad.groups'), '1', '... which has it');
+produce('many', 300);
+ok(until_waiting(299), 'a commit of 300 wakes 300');
+produce('many') for 1 .. 3;
+produce('many', 296);
+ok(IPC::Run::finish($waiters->{run}), 'all have been served') or diag(${ $waiters->{err} });
+is(one_value($node, 'SELECT in_flight FROM narad.groups'), '600', '... each with a message of his own');
+is(one_value($node, 'SELECT count(*) FROM narad.verify(\'many\')'), '0', 'nothing is wrong with the leases');
+
+# Prepared transactions have no callback.
+topic('prepared');
+my $one = narad_session($node);
+my $two = narad_session($node);
+$node->safe_psql('postgres', "BEGIN; SELECT narad.produce('prepared', '1'); PREPARE TRANSACTION 'p'");
+$one->send("SELECT msg_offset FROM narad.consume('prepared', wait => '60 s')");
+$two->send("SELECT msg_offset FROM narad.fetch('prepared', 0, 0, wait => '60 s')");
+ok(until_waiting(2), 'a prepared message is waited for');
+$node->safe_psql('postgres', "COMMIT PREPARED 'p'");
+is($one->finish, '00000', 'COMMIT PREPARED wakes a consumer');
+is($one->{rows}[0][0], '0', '... who gets it');
+is($two->finish, '00000', '... and a reader');
+is($two->{rows}[0][0], '0', '... too');
+
+# A waiter that dies with the wake in his hand.
+SKIP:
+{
+	skip 'needs stop points', 3 unless $ENV{NARAD_TESTING};
+
+	$node->safe_psql('postgres', slurp_file("$ENV{NARAD_INPUTS}/test/narad_test/narad_test.sql"));
+	topic('dies');
+	my $pid = $one->backend_pid;
+	$one->send("SELECT narad.consume('dies', wait => '60 s')");
+	ok(until_waiting(1), 'the first waits');
+	$two->send("SELECT msg_offset FROM narad.consume('dies', wait => '60 s')");
+	until_waiting(2);
+	$node->safe_psql('postgres', "SELECT narad_test.stop_arm('wait-woken')");
+	produce('dies');
+	$node->safe_psql('postgres', "SELECT narad_test.stop_wait('wait-woken')");
+	$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+	ok(!defined $one->finish, '... is terminated when he is served');
+	$node->safe_psql('postgres', "SELECT narad_test.stop_release('wait-woken')");
+	$two->finish;
+	is($two->{rows}[0][0], '0', '... and the second gets the message');
+	$one = narad_session($node);
+}
+
+# A promise to somebody who does not come.
+topic('holds');
+$node->safe_psql('postgres', "SELECT narad.consume('holds')");
+$one->send("CALL narad.wait('holds', '60 s')");
+until_waiting(1);
+$two->send("CALL narad.wait('holds', '60 s')");
+until_waiting(2);
+is(one_value($node, q{
+SELECT count(*) FROM pg_stat_activity a JOIN narad.waiters w USING (pid)
+WHERE backend_xmin IS NOT NULL OR backend_xid IS NOT NULL}), '0', 'CALL wait holds back no vacuum');
+is(one_value($node, q{
+SELECT count(*) FROM pg_locks l JOIN narad.waiters w USING (pid) WHERE locktype = 'relation'}), '0',
+	'... and has no lock on a table');
+produce('holds');
+is($one->finish, '00000', 'one is told of a message');
+is($one->{rows}[0][0], 't', '... and does not come for it');
+is($two->finish, '00000', 'so the next is told');
+is($two->{rows}[0][0], 't', '... of the same');
+is(one_value($node, "SELECT count(*) FROM narad.consume('holds')"), '1', 'which anybody may take meanwhile');
+
+# LISTEN.
+topic('tokens');
+$one->rows('LISTEN ready');
+is(scalar($one->rows("SELECT * FROM narad.consume('tokens', notify => 'ready')")), 0, 'a consumer finds nothing');
+is(one_value($node, q{SELECT kind || ' ' || consumer_group FROM narad.waiters}), 'token default', '... leaves a token');
+produce('tokens');
+ok(notified($one, 'ready'), '... and is notified');
+is($notifier, one_value($node, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'narad worker'"),
+	'... by the worker');
+is(one_value($node, 'SELECT count(*) FROM narad.waiters'), '0', '... once');
+is(scalar($one->rows("SELECT * FROM narad.consume('tokens')")), 1, 'the message is there');
+# Who waits comes before who wants to be told.
+$one->rows("SELECT * FROM narad.consume('tokens', notify => 'ready')");
+$two->send("SELECT msg_offset FROM narad.consume('tokens', wait => '60 s')");
+until_waiting(2);
+produce('tokens');
+is($two->finish, '00000', 'a waiter is served first');
+is(one_value($node, 'SELECT count(*) FROM narad.waiters'), '1', '... and the token stays');
+# Without its worker the notification comes when there is one again.
+my $worker = one_value($node, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'narad worker'");
+$node->safe_psql('postgres', "SELECT pg_terminate_backend($worker)");
+produce('tokens');
+ok(notified($one, 'ready'), 'a worker that ended is replaced, and sends it');
+# An expired lease, too, is told of.
+$one->rows("SELECT * FROM narad.consume('tokens', visibility_timeout => '200 ms')");
+$one->rows("SELECT * FROM narad.consume('tokens', notify => 'ready')");
+ok(notified($one, 'ready'), 'a lease that ends is told of by the worker');
+# So many and no more.
+is($one->try(q{
+DO $$ BEGIN
+	PERFORM narad.consume('many', 1000);
+	FOR i IN 1 .. 1024 LOOP PERFORM narad.consume('many', notify => 'c' || i); END LOOP;
+END $$}), '00000', '1024 tokens');
+is($one->try("SELECT narad.consume('many', notify => 'one more')"), '53200', '... are the most of a group');
+is($one->try("SELECT narad.consume('many', notify => 'c1', notify_ttl => '1 ms')"), '00000', '... one may be left again');
+
+# A standby.
+$node->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('wait_standby');
+$standby->init_from_backup($node, 'base', has_streaming => 1);
+$standby->start;
+topic('far');
+$node->wait_for_catchup($standby);
+my $reader = narad_session($standby);
+$reader->send("SELECT value FROM narad.fetch('far', 0, 0, wait => '60 s')");
+produce('far');
+is($reader->finish, '00000', 'a standby waits for what is replayed');
+is($reader->{rows}[0][0], '1', '... and reads it');
+is($reader->try("SELECT narad.consume('far', wait => '1 s')"), '25006', '... but consumes nothing');
+$reader->quit;
+$standby->stop;
+
+# The end of the server ends every wait.
+topic('ends');
+foreach my $mode ('fast', 'immediate')
+{
+	$waiters = start_waiters(100, "SELECT narad.consume('ends', wait => '60 s');");
+	until_waiting(100);
+	ok($node->stop($mode), "a $mode shutdown does not wait for waiters");
+	IPC::Run::finish($waiters->{run});
+	like(${ $waiters->{err} }, qr/terminating connection|server closed the connection/, '... they are told');
+	$node->start;
+}
+foreach my $call ("SELECT narad.consume('ends', wait => '60 s');", "CALL narad.wait('ends', '1 hour');",
+	"SELECT narad.fetch('ends', 0, 0, wait => '60 s');")
+{
+	$waiters = start_waiters(3, $call);
+	ok(until_waiting(3), 'three wait');
+	my @pids = split(/\n/, one_value($node, 'SELECT pid FROM narad.waiters'));
+	my $postmaster = $node->{_pid};
+	push @pids, $postmaster;
+	kill('KILL', $postmaster);
+	IPC::Run::finish($waiters->{run});
+	ok(poll_until('the waiters are gone', sub { !grep { kill(0, $_) } @pids }),
+		'... and go with the postmaster');
+	$node->{_pid} = undef;
+	start_after_kill($node, @pids);
+}
+
+# Without any worker.
+$node->append_conf('postgresql.conf', 'max_worker_processes = 1');
+$node->restart;
+topic('alone');
+produce('alone');
+$one = narad_session($node);
+$one->rows("SELECT * FROM narad.consume('alone', visibility_timeout => '200 ms')");
+is($one->try("SELECT deliveries FROM narad.consume('alone', wait => '60 s', visibility_timeout => '200 ms')"),
+	'00000', 'a lease ends though there is no worker');
+is($one->{rows}[0][0], '2', '... and the waiter gets the message');
+
+$one->quit;
+$two->quit;
+$node->stop;
+log_is_clean($node, 'the log tells of no crash', kills => 1);
+done_testing();
