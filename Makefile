@@ -58,6 +58,7 @@ OBJS = \
 	src/queue/queue_saved.o \
 	src/queue/queue_seek.o \
 	src/queue/queue_set.o \
+	src/queue/queue_serve.o \
 	src/queue/queue_settle.o \
 	src/queue/queue_shard.o \
 	src/queue/queue_state.o \

@@ -1416,7 +1416,10 @@ begin_visit(NaradConsumer *c, int partition)
 	{
 		shard->policy = c->policy;
 		if (shard->keys.ordered != c->ordered)
+		{
 			NaradKeySetOrdered(shard, c->ordered);
+			c->group->wait.ordered = c->ordered;
+		}
 		if (c->ordered)
 			NaradSuspectsInLine(shard);
 		NaradShardExpire(shard, NaradClockNow(), NARAD_MAX_EXPIRED);

@@ -34,6 +34,8 @@ typedef struct NaradGroupWait
 	dlist_head	named[NARAD_NAMED_LISTS];	/* those that named one */
 	dlist_head	all;			/* both kinds, the last that joined at the end */
 	int			nwaiters;
+	bool		ordered;		/* messages are ordered by key: a hint,
+								 * written without the lock */
 	int			keeper;			/* the waiter that minds the deadlines, as its
 								 * process number, or -1 */
 	dlist_head	tokens;			/* NaradToken: not spent */
