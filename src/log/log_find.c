@@ -278,7 +278,7 @@ find_end(Finder *finder)
 
 /* The first segment that may have a record at or past a time, or nrefs. */
 static int
-first_segment_since(Finder * finder, int64 time)
+first_segment_since(Finder *finder, int64 time)
 {
 	int			low = 0;
 	int			high = finder->nrefs;
@@ -370,7 +370,7 @@ NaradOffsetForEpoch(Relation rel, NaradRelInfo *info, int partition,
 
 /* Calls back for the extensions on the page at hand. */
 static void
-visit_page(Finder * finder, int64 time, NaradExtraVisitor visit, void *arg)
+visit_page(Finder *finder, int64 time, NaradExtraVisitor visit, void *arg)
 {
 	Page		page = (Page) finder->page.data;
 	const NaradDataSpecial *special = NaradDataPageSpecial(page);

@@ -496,7 +496,7 @@ state_is_sound(const NaradProducerState *state)
 
 /* The entries of a page, which fill it up to its end. */
 static void
-verify_entries(NaradVerify * verify, BlockNumber block, int chain, char *page)
+verify_entries(NaradVerify *verify, BlockNumber block, int chain, char *page)
 {
 	NaradProducerEntry *entry;
 	uint32		pos;
@@ -525,7 +525,7 @@ verify_entries(NaradVerify * verify, BlockNumber block, int chain, char *page)
  * Verifies the producer pages.  As NaradVerifyLog.
  */
 void
-NaradVerifyProducers(NaradVerify * verify)
+NaradVerifyProducers(NaradVerify *verify)
 {
 	PGAlignedBlock root;
 	PGAlignedBlock copy;
