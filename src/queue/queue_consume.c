@@ -489,7 +489,10 @@ claim_due(NaradConsumer *c, NaradOffset offset)
 	NaradLease *lease;
 
 	if (!below_cap(c, offset))
+	{
+		c->shard->capped_ahead = true;
 		return CHOICE_CAPPED;
+	}
 	lease = new_entry(c->shard, offset);
 	if (lease == NULL)
 		return CHOICE_NO_MEMORY;
