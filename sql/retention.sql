@@ -70,6 +70,8 @@ SELECT * FROM narad.apply_retention('rt_age');
 SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), :'before') < 10000 AS quiet;
 SELECT narad.alter_topic('rt_age', reset => '{retention}');
 SELECT msg_offset FROM narad.produce('rt_age', '1');
+-- Into the empty segment, though the last page that was written is gone.
+SELECT state, first_offset FROM narad.segments WHERE topic = 'rt_age'::regclass AND state <> 'spare';
 SELECT msg_offset, value FROM rt_age;
 SELECT msg_offset, value FROM narad.fetch('rt_age', 0, 2000);
 SELECT msg_offset, value FROM narad.consume('rt_age');
@@ -96,6 +98,31 @@ SELECT value #>> '{}' LIKE (1 + (msg_offset - 6000) % 1000)::text || '.%' AS rig
 FROM rt_bytes WHERE partition = 0 AND msg_offset >= 6000 GROUP BY 1;
 SELECT * FROM narad.verify('rt_bytes');
 DROP TABLE rt_bytes;
+
+-- A large record goes on in other segments: its own bytes are no newer ones, and
+-- it goes as a whole.
+CREATE FUNCTION pg_temp.large(topic regclass) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE format('INSERT INTO %s (value) SELECT to_jsonb(string_agg(encode(sha512(i::text::bytea), ''base64''), ''''))
+		FROM generate_series(1, 8000) i', topic);
+END $$;
+SELECT narad.create_topic('rt_large', segment_size => '256kB');
+SELECT pg_temp.fill('rt_large', 100);
+SELECT pg_temp.large('rt_large');
+SELECT narad.alter_topic('rt_large', retention_bytes => 100000);
+SELECT count(*) FROM narad.apply_retention('rt_large');
+SELECT min(msg_offset) > 0 AS freed, max(msg_offset), max(length(value::text)) FROM rt_large;
+SELECT count(*) FROM narad.segments WHERE topic = 'rt_large'::regclass AND first_offset = end_offset;
+SELECT pg_temp.fill('rt_large', 40);
+SELECT count(*) FROM narad.apply_retention('rt_large');
+SELECT max(length(value::text)) FROM narad.fetch('rt_large', 0, 100, 1);
+SELECT * FROM narad.verify('rt_large');
+SELECT pg_temp.fill('rt_large', 400);
+SELECT count(*) FROM narad.apply_retention('rt_large');
+SELECT earliest > 100 AS gone, earliest < 541 - 100 AS enough FROM narad.partitions WHERE topic = 'rt_large'::regclass;
+SELECT count(*) FROM narad.segments WHERE topic = 'rt_large'::regclass AND first_offset = end_offset;
+SELECT * FROM narad.verify('rt_large');
+DROP TABLE rt_large;
 
 -- What all groups have settled.
 SELECT narad.create_topic('rt_settled', segment_size => '256kB', cleanup => 'settled');
@@ -140,6 +167,21 @@ SELECT count(*) <= 2 AS few FROM narad.segments WHERE topic = 'rt_settled'::regc
 SELECT consumer_group, frontier, lost_to_retention FROM narad.groups WHERE topic = 'rt_settled'::regclass ORDER BY 1;
 SELECT * FROM narad.verify('rt_settled');
 DROP TABLE rt_settled;
+
+-- A large record is settled, and goes; what it left in the segment that stays,
+-- for what else it holds, is no damage.
+SELECT narad.create_topic('rt_large', segment_size => '256kB', cleanup => 'settled');
+SELECT pg_temp.fill('rt_large', 100);
+SELECT pg_temp.large('rt_large');
+SELECT pg_temp.fill('rt_large', 20);
+SELECT sum(pg_temp.settle('rt_large', 'default', n)) FROM unnest(ARRAY[100, 1]) n;
+CALL pg_temp.until_written('rt_large');
+SELECT count(*) FROM narad.apply_retention('rt_large');
+SELECT earliest, end_offset FROM narad.partitions WHERE topic = 'rt_large'::regclass;
+SELECT * FROM narad.verify('rt_large');
+SELECT count(*), min(msg_offset) FROM rt_large;
+SELECT count(*), min(msg_offset) FROM narad.consume('rt_large', 100);
+DROP TABLE rt_large;
 
 -- A group that is overtaken: it goes on at the earliest message, and knows what
 -- it lost.  Settled before: 0 to 9 and 20 to 29 of 2000.

@@ -434,6 +434,7 @@ prepare(AppendState *state, const AppendNeed *need)
 	prepare_run(state, need->prepared);
 
 	end_preparing(part);
+	NARAD_STOP("append-prepared");
 }
 
 /* ---- pins ------------------------------------------------------------ */
@@ -616,6 +617,8 @@ open_entry(AppendState *state, NaradSegmentEntry *entry)
 	memset(entry, 0, sizeof(NaradSegmentEntry));
 	entry->state = NARAD_SEGMENT_OPEN;
 	entry->size_class = part->spare.size_class;
+	if (part->gate_end > pg_atomic_read_u64(&part->end_offset))
+		entry->flags = NARAD_SEGMENT_CONTINUES;
 	entry->partition = part->partition;
 	entry->sequence = part->next_sequence;
 	entry->first_offset = next_first_offset(part);
@@ -628,8 +631,8 @@ open_entry(AppendState *state, NaradSegmentEntry *entry)
 
 /*
  * Seals the open segment, if any, and opens the spare, which is ready, as are
- * the pins on their directory pages.  Tail lock held.  The sealed segment's time range is that of its records; without
- * any it is the partition's last time.
+ * the pins on their directory pages.  The sealed segment's time range is that
+ * of its records; without any it is the partition's last time.  Tail lock.
  */
 static void
 open_next_segment(AppendState *state)
@@ -657,6 +660,7 @@ open_next_segment(AppendState *state)
 
 	/* Logged; from here on nothing can fail. */
 	spare.state = NARAD_SEGMENT_OPEN;
+	spare.continues = (entry.flags & NARAD_SEGMENT_CONTINUES) != 0;
 	spare.sequence = entry.sequence;
 	spare.first_offset = entry.first_offset;
 	LWLockAcquire(&part->map_lock, LW_EXCLUSIVE);
@@ -668,6 +672,8 @@ open_next_segment(AppendState *state)
 	part->map[part->nmap++] = spare;
 	LWLockRelease(&part->map_lock);
 
+	/* Its last page may be given away before the new one has a first. */
+	pg_atomic_write_u32(&part->tail_block, InvalidBlockNumber);
 	part->open = spare;
 	part->open_prepared = part->spare_prepared;
 	part->open_epoch = entry.epoch;
@@ -928,7 +934,7 @@ lock_tail_page(AppendState *state)
 /*
  * The next page of the open segment, to be initialised, locked; the pin goes
  * to the caller.  InvalidBuffer if it is not pinned, unless that happened
- * before, or there is no telling what is needed (NULL).  Tail lock.
+ * three times.  Tail lock.
  */
 static Buffer
 lock_new_page(AppendState *state, AppendNeed *need)
@@ -944,7 +950,7 @@ lock_new_page(AppendState *state, AppendNeed *need)
 		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 		return buffer;
 	}
-	if (need != NULL && state->new_misses < 3)
+	if (state->new_misses < 3)
 	{
 		need->new_page = true;
 		need->new_block = block;
@@ -1366,9 +1372,9 @@ NaradAppend(Relation rel, NaradRelInfo *info, int partition,
 
 /*
  * Is the open segment to be sealed though it is not full?  One with records
- * if the first came so long ago; one without, which stands in the way of what lies
- * before it, if that is asked for.  Never in the middle of a large record.
- * Tail lock.
+ * if the first came so long ago; one without, which stands in the way of
+ * giving the file's end back, if that is asked for.  Never in the middle of a
+ * large record.  Tail lock.
  */
 static bool
 roll_is_due(const NaradLogPartition *part, int64 before, bool empty)

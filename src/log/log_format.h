@@ -110,10 +110,12 @@ StaticAssertDecl(sizeof(NaradMetaData) == 128, "metapage contents");
 #define NARAD_SEGMENT_SPLIT		5	/* divided into units; pages_prepared of
 									 * its directory pages have been written */
 
-/* Flags of an entry (all for later use but the first). */
+/* Flags of an entry (the first three for later use). */
 #define NARAD_SEGMENT_ALL_COMMITTED 0x01
 #define NARAD_SEGMENT_FROZEN		0x02
 #define NARAD_SEGMENT_ALL_DEAD		0x04
+#define NARAD_SEGMENT_CONTINUES		0x08	/* was opened in the middle of a
+											 * large record */
 
 /* Size classes of segments: class n is 2^n units of a split slot, but ... */
 #define NARAD_CLASS_SMALL		0

@@ -72,7 +72,8 @@ init_empty(NaradLogPartition *local)
  *
  * Makes a partition from one with plain fields and atomics, with room in its
  * map for nmap segments and some more; NULL when out of memory.  Nobody sees
- * it yet.
+ * it yet.  One with a spare needs a map, too: a spare that has pages is opened
+ * as it is (log_append.c makes room when it makes its pages).
  */
 NaradLogPartition *
 NaradLogPartitionMake(NaradLogTopic *topic, const NaradLogPartition *local,
@@ -99,7 +100,7 @@ NaradLogPartitionMake(NaradLogTopic *topic, const NaradLogPartition *local,
 	pg_atomic_init_u32(&part->nownerless, 0);
 	dlist_init(&part->hulls);
 
-	if (part->nmap > 0)
+	if (part->nmap > 0 || part->has_spare)
 	{
 		part->map_capacity = part->nmap + 8;
 		part->map = NaradAlloc(part->map_capacity * sizeof(NaradSegmentRef));

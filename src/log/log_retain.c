@@ -14,7 +14,8 @@
  * A segment may go when no transaction that has a record in it is open, and
  *
  *	- its last record is older than the policy keeps them, or
- *	- what comes after it in its partition is as large as the policy keeps, or
+ *	- what comes after it in its partition is as large as the policy keeps,
+ *	  those segments left out in which its last record goes on, or
  *	- everything in it is settled, as far as the caller says, or
  *	- there is no record in it that could ever be read.
  *
@@ -153,55 +154,59 @@ NaradRetainRoll(Relation rel, NaradRelInfo *info,
 
 /* ---- freeing --------------------------------------------------------- */
 
-/* Bytes of a partition's pages in use.  Under the allocator lock. */
-static int64
-bytes_in_use(NaradLogPartition *part)
-{
-	int64		npages = 0;
-	uint32		i;
-
-	LWLockAcquire(&part->tail_lock, LW_SHARED);
-	if (part->has_open)
-		npages = part->next_page;
-	LWLockAcquire(&part->map_lock, LW_SHARED);
-	for (i = 0; i < part->nmap; i++)
-	{
-		if (part->map[i].state == NARAD_SEGMENT_SEALED)
-			npages += part->map[i].pages_used;
-	}
-	LWLockRelease(&part->map_lock);
-	LWLockRelease(&part->tail_lock);
-	return npages * BLCKSZ;
-}
-
 /*
- * A partition's oldest segments, but for the last; how many.  Under the
- * allocator lock, so that these stay what they are.
+ * A partition's oldest segments, but for the last, and the bytes of newer
+ * records behind each; how many.  Where a segment's last record goes on, it
+ * takes whole segments, and the beginning of one: that one does not count
+ * either, whatever else it holds.  Under the allocator lock, so that these
+ * stay what they are.
  */
 static int
-copy_oldest(NaradLogPartition *part, NaradSegmentRef *refs)
+copy_oldest(NaradLogPartition *part, NaradSegmentRef *refs, int64 *nbytes)
 {
+	int64		npages = 0;		/* of the segments behind the one at hand */
+	int64		newer = 0;		/* and of those, what counts for it */
 	int			nrefs = 0;
+	int			i;
 
+	LWLockAcquire(&part->tail_lock, LW_SHARED);
 	LWLockAcquire(&part->map_lock, LW_SHARED);
 	if (part->nmap > 1)
 		nrefs = Min(part->nmap - 1, FREE_AT_ONCE);
 	memcpy(refs, part->map, nrefs * sizeof(NaradSegmentRef));
+	for (i = (int) part->nmap - 1; i >= 0; i--)
+	{
+		const NaradSegmentRef *ref = &part->map[i];
+		bool		holds_more = i + 1 == (int) part->nmap ||
+		ref[1].first_offset > ref->first_offset;
+
+		if (i < nrefs)
+			nbytes[i] = newer * BLCKSZ;
+
+		/* Now for the one before. */
+		if (ref->continues && holds_more)
+			newer = npages;
+		npages += ref->state == NARAD_SEGMENT_SEALED ? ref->pages_used :
+			part->next_page;
+		if (!ref->continues)
+			newer = npages;
+	}
 	LWLockRelease(&part->map_lock);
+	LWLockRelease(&part->tail_lock);
 	return nrefs;
 }
 
 /* May a segment go, apart from open transactions? */
 static bool
 is_due(const NaradRetainPolicy *policy, int partition,
-	   const NaradSegmentEntry *entry, int64 bytes_behind)
+	   const NaradSegmentEntry *entry, int64 newer_bytes)
 {
 	if ((entry->flags & NARAD_SEGMENT_ALL_DEAD) != 0 ||
 		entry->first_offset == entry->end_offset)
 		return true;
 	if (age_from(entry) <= time_before(policy->now, policy->retention))
 		return true;
-	if (policy->retention_bytes > 0 && bytes_behind >= policy->retention_bytes)
+	if (policy->retention_bytes > 0 && newer_bytes >= policy->retention_bytes)
 		return true;
 	return policy->settled != NULL &&
 		entry->end_offset <= policy->settled[partition];
@@ -213,7 +218,7 @@ is_due(const NaradRetainPolicy *policy, int partition,
  */
 static int
 count_due(Relation rel, const NaradRetainPolicy *policy, int partition,
-		  const NaradSegmentRef *refs, int nrefs, int64 nbytes,
+		  const NaradSegmentRef *refs, int nrefs, const int64 *newer_bytes,
 		  NaradOffset stable, NaradRetainResult *result)
 {
 	int			n;
@@ -227,8 +232,7 @@ count_due(Relation rel, const NaradRetainPolicy *policy, int partition,
 			entry.partition != partition ||
 			entry.sequence != refs[n].sequence)
 			break;
-		nbytes -= (int64) entry.pages_used * BLCKSZ;
-		if (!is_due(policy, partition, &entry, nbytes))
+		if (!is_due(policy, partition, &entry, newer_bytes[n]))
 		{
 			result->next = Min(result->next,
 							   time_after(age_from(&entry),
@@ -269,6 +273,7 @@ free_oldest(Relation rel, NaradLogTopic *topic, int partition,
 {
 	NaradLogPartition *part = NaradLogPartitionFind(topic, partition);
 	NaradSegmentRef refs[FREE_AT_ONCE];
+	int64		newer_bytes[FREE_AT_ONCE];
 	NaradOffset stable;
 	int			nrefs;
 	int			n;
@@ -278,9 +283,9 @@ free_oldest(Relation rel, NaradLogTopic *topic, int partition,
 	stable = NaradHullLastStable(part);
 
 	LWLockAcquire(&topic->alloc_lock, LW_EXCLUSIVE);
-	nrefs = copy_oldest(part, refs);
-	n = count_due(rel, policy, partition, refs, nrefs, bytes_in_use(part),
-				  stable, result);
+	nrefs = copy_oldest(part, refs, newer_bytes);
+	n = count_due(rel, policy, partition, refs, nrefs, newer_bytes, stable,
+				  result);
 	if (n > 0)
 	{
 		NaradSegmentFreeLocked(rel, topic, refs, n);

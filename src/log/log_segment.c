@@ -342,6 +342,7 @@ fill_ref(NaradSegmentRef *ref, const NaradSegmentEntry *entry,
 	ref->dir_index = dir_index;
 	ref->state = entry->state;
 	ref->size_class = entry->size_class;
+	ref->continues = (entry->flags & NARAD_SEGMENT_CONTINUES) != 0;
 	ref->pages_used = entry->pages_used;
 	ref->pages_recycled = entry->recycled_units * NARAD_UNIT_PAGES;
 }

@@ -28,6 +28,7 @@ typedef struct NaradSegmentRef
 	uint16		dir_index;		/* ... and place there */
 	uint8		state;			/* as read; may be newer on disk */
 	uint8		size_class;
+	bool		continues;		/* begins in the middle of a large record */
 	uint32		pages_used;		/* sealed */
 	uint32		pages_recycled; /* whole slots: that need no zeros */
 } NaradSegmentRef;

@@ -81,8 +81,8 @@ typedef struct NaradLogPartition
 	uint32		open_epoch;		/* of the open segment */
 
 	/* Written under tail_lock, read by anybody. */
-	pg_atomic_uint32 tail_block;	/* last data page written, or
-									 * InvalidBlockNumber */
+	pg_atomic_uint32 tail_block;	/* last data page written of the open
+									 * segment, or InvalidBlockNumber */
 	pg_atomic_uint32 tail_buffer;	/* where it was last seen in the buffer
 									 * pool, or InvalidBuffer: a hint */
 	pg_atomic_uint64 end_offset;	/* next offset to be given */

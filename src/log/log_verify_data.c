@@ -452,7 +452,8 @@ NaradVerifyData(NaradVerify *verify)
 			partition = segment->entry.partition;
 			walk->next = 0;
 			walk->time = PG_INT64_MIN;
-			walk->cont_known = true;
+			/* What was before may be gone by retention. */
+			walk->cont_known = segment->entry.sequence == 0;
 			walk->cont_open = false;
 		}
 		walk->segment = segment;

@@ -301,6 +301,32 @@ INSERT INTO $t (value) VALUES (nt.msg('first', 1, 1000))});
 	$_->quit foreach ($s, $other);
 }
 
+foreach my $end ('crash', 'terminate')
+{
+	# A partition whose first segment is ready, and not open yet.
+	my $t = "ready_$end";
+	$node->safe_psql('postgres', qq{SELECT narad.create_topic('$t', segment_size => $size)});
+	my $s = narad_session($node);
+	hold('append-prepared', $s, "SELECT narad.produce('$t', nt.msg('held', 1, 1000))");
+	to_disk();
+	if ($end eq 'crash')
+	{
+		crash();
+	}
+	else
+	{
+		is(terminate($s), undef, 'a session that made a partition ready is terminated');
+		$node->safe_psql('postgres', "SELECT narad_test.stop_release('append-prepared')");
+		$node->restart;
+	}
+	$node->safe_psql('postgres',
+		"INSERT INTO $t (value) SELECT nt.msg('after' || i, 1, 3000) FROM generate_series(1, 300) i");
+	content_is_whole($t, 300, "after $end with a segment ready");
+	crash();
+	content_is_whole($t, 300, "after $end with a segment ready, and a crash");
+	$s->quit;
+}
+
 # ------------------------------------------- delivered, and not yet flushed
 
 # A commit that nobody waited for is on disk before its message is handed out:
