@@ -10,6 +10,7 @@ OBJS = \
 	src/narad_rmgr.o \
 	src/narad_shmem.o \
 	src/base/base_array.o \
+	src/base/base_burn.o \
 	src/base/base_guc.o \
 	src/base/base_lock.o \
 	src/base/base_memory.o \
@@ -21,6 +22,7 @@ OBJS = \
 	src/log/log_ddl.o \
 	src/log/log_events.o \
 	src/log/log_find.o \
+	src/log/log_freeze.o \
 	src/log/log_gate.o \
 	src/log/log_group.o \
 	src/log/log_hull.o \
@@ -33,6 +35,7 @@ OBJS = \
 	src/log/log_retain.o \
 	src/log/log_scan.o \
 	src/log/log_segment.o \
+	src/log/log_status.o \
 	src/log/log_tableam.o \
 	src/log/log_topic.o \
 	src/log/log_vacuum.o \
@@ -47,6 +50,7 @@ OBJS = \
 	src/queue/queue_dedup.o \
 	src/queue/queue_dirty.o \
 	src/queue/queue_due.o \
+	src/queue/queue_freeze.o \
 	src/queue/queue_group.o \
 	src/queue/queue_key.o \
 	src/queue/queue_lease.o \

@@ -121,21 +121,56 @@ typedef PGIOAlignedBlock NaradIOBlock;
 #define NaradCompatWaitEvent(name) WaitEventExtensionNew(name)
 #endif
 
-/* VACUUM's results. */
+/* VACUUM's results.  A topic has no indexes, and no multixact anywhere. */
 #if PG_VERSION_NUM < 180000
-#define NaradCompatUpdateRelstats(rel, pages, tuples) \
-	vac_update_relstats(rel, pages, tuples, 0, false, InvalidTransactionId, \
-						InvalidMultiXactId, NULL, NULL, false)
+#define NaradCompatUpdateRelstats(rel, pages, tuples, frozenxid, minmulti, \
+								  updated) \
+	vac_update_relstats(rel, pages, tuples, 0, false, frozenxid, minmulti, \
+						updated, NULL, false)
 #define NaradCompatReportVacuum(rel, live, start) \
 	((void) (start), \
 	 pgstat_report_vacuum(RelationGetRelid(rel), false, live, 0))
+#define NaradCompatVacuumDelay() vacuum_delay_point()
 #else
-#define NaradCompatUpdateRelstats(rel, pages, tuples) \
-	vac_update_relstats(rel, pages, tuples, 0, 0, false, \
-						InvalidTransactionId, InvalidMultiXactId, NULL, \
-						NULL, false)
+#define NaradCompatUpdateRelstats(rel, pages, tuples, frozenxid, minmulti, \
+								  updated) \
+	vac_update_relstats(rel, pages, tuples, 0, 0, false, frozenxid, \
+						minmulti, updated, NULL, false)
 #define NaradCompatReportVacuum(rel, live, start) \
 	pgstat_report_vacuum(RelationGetRelid(rel), false, live, 0, start)
+#define NaradCompatVacuumDelay() vacuum_delay_point(false)
+#endif
+
+/* VACUUM's limits: separate values up to 15, then a struct. */
+#if PG_VERSION_NUM < 160000
+#define NARAD_COMPAT_VACUUM_CUTOFFS 0
+#else
+#define NARAD_COMPAT_VACUUM_CUTOFFS 1
+#endif
+
+/* Is this an autovacuum worker? */
+#if PG_VERSION_NUM < 170000
+#define NaradCompatIsAutovacuum() IsAutoVacuumWorkerProcess()
+#else
+#define NaradCompatIsAutovacuum() AmAutoVacuumWorkerProcess()
+#endif
+
+/* The oldest transaction whose status is kept, and the next one. */
+#if PG_VERSION_NUM < 170000
+#define NaradCompatOldestClogXid() (ShmemVariableCache->oldestClogXid)
+#define NaradCompatNextXid() (&ShmemVariableCache->nextXid)
+#else
+#define NaradCompatOldestClogXid() (TransamVariables->oldestClogXid)
+#define NaradCompatNextXid() (&TransamVariables->nextXid)
+#endif
+
+/* During replay: waits for, or cancels, snapshots that do not see an xid. */
+#if PG_VERSION_NUM < 160000
+#define NaradCompatResolveConflict(horizon, locator) \
+	ResolveRecoveryConflictWithSnapshot(horizon, locator)
+#else
+#define NaradCompatResolveConflict(horizon, locator) \
+	ResolveRecoveryConflictWithSnapshot(horizon, false, locator)
 #endif
 
 #endif							/* BASE_COMPAT_H */

@@ -25,7 +25,8 @@
  * If the last page turns out to be damaged, nothing is added to its segment
  * any more: the next one goes on at the end that memory knows exactly.
  *
- * Owns:       the tail of each partition; nobody else writes a data page.
+ * Owns:       the tail of each partition; nobody else adds to a data page, and
+ *             what freezing does to one leaves all else on it as it is.
  * Invariants: I1, I3, I7, I12.  Offsets strictly increase in the order of
  *             WAL records.  Memory says no more than what is in the WAL
  *             buffers: it changes after XLogInsert, in the same critical

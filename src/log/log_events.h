@@ -11,6 +11,7 @@
 #define LOG_EVENTS_H
 
 #include "narad.h"
+#include "utils/relcache.h"
 
 typedef struct NaradLogEvents
 {
@@ -34,6 +35,19 @@ typedef struct NaradLogEvents
 	 * No narad lock is held.  Must not error; need not have memory.
 	 */
 	void		(*retention_wanted) (Oid database);
+
+	/*
+	 * VACUUM: on the state pages of the topic, frees all that names a
+	 * transaction before a limit (FullTransactionId; none of those is
+	 * running) of the need to ask what became of it, and returns the oldest
+	 * transaction that is still named, if it is older than `oldest`.  Adds to
+	 * *nfrozen how many places were changed.  The caller holds
+	 * ShareUpdateExclusiveLock and no narad lock; no memory may be taken from
+	 * narad.memory_limit.
+	 */
+	uint64		(*freeze_states) (Relation rel, NaradTopicId topic_id,
+								  uint64 limit, uint64 oldest,
+								  uint64 *nfrozen);
 
 	/*
 	 * TRUNCATE makes a new file: groups of the old one are carried over by

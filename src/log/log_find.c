@@ -146,8 +146,8 @@ probe_page(Finder *finder, int i, uint32 page_no)
 	const NaradSegmentRef *ref = &finder->refs[i];
 
 	return NaradDataPageCopy(finder->rel, ref->first_block + page_no, NULL,
-							 finder->topic_id, ref->partition, ref->sequence,
-							 true, (Page) finder->page.data, NULL, NULL);
+							 finder->topic_id, ref, true,
+							 (Page) finder->page.data, NULL, NULL);
 }
 
 /*

@@ -110,12 +110,19 @@ StaticAssertDecl(sizeof(NaradMetaData) == 128, "metapage contents");
 #define NARAD_SEGMENT_SPLIT		5	/* divided into units; pages_prepared of
 									 * its directory pages have been written */
 
-/* Flags of an entry (the first three for later use). */
+/*
+ * Flags of an entry.  FROZEN: no xmin in the segment is to be asked about;
+ * records that are not marked dead are visible to all.  Set with it, and of
+ * sealed ones only: none of its records is dead, or (ALL_DEAD) all are.
+ * CONTINUES: it was opened in the middle of a large record.
+ */
 #define NARAD_SEGMENT_ALL_COMMITTED 0x01
 #define NARAD_SEGMENT_FROZEN		0x02
 #define NARAD_SEGMENT_ALL_DEAD		0x04
-#define NARAD_SEGMENT_CONTINUES		0x08	/* was opened in the middle of a
-											 * large record */
+#define NARAD_SEGMENT_CONTINUES		0x08
+#define NARAD_SEGMENT_KNOWN_FLAGS \
+	(NARAD_SEGMENT_ALL_COMMITTED | NARAD_SEGMENT_FROZEN | \
+	 NARAD_SEGMENT_ALL_DEAD | NARAD_SEGMENT_CONTINUES)
 
 /* Size classes of segments: class n is 2^n units of a split slot, but ... */
 #define NARAD_CLASS_SMALL		0
@@ -131,7 +138,7 @@ typedef struct NaradSegmentEntry
 {
 	uint8		state;			/* NARAD_SEGMENT_* */
 	uint8		size_class;		/* NARAD_CLASS_*; not of split */
-	uint16		flags;
+	uint16		flags;			/* NARAD_SEGMENT_*, of sealed ones */
 	uint32		partition;		/* spare, open, sealed */
 	uint64		sequence;		/* open, sealed: 0, 1, 2 ... in the partition */
 	NaradOffset first_offset;	/* open, sealed: lowest offset it may hold */
@@ -139,7 +146,8 @@ typedef struct NaradSegmentEntry
 	int64		first_time;		/* sealed: produced_at of its first record */
 	int64		last_time;		/* sealed: and of its last; open: of the last
 								 * one before it, or PG_INT64_MIN */
-	uint64		oldest_xid;		/* FullTransactionId: lower bound of all */
+	uint64		oldest_xid;		/* FullTransactionId: lower bound of all that
+								 * are not frozen */
 	uint64		newest_xid;		/* FullTransactionId: sealed: upper bound */
 	uint32		pages_prepared; /* pages that exist on disk; META: in use;
 								 * SPLIT: directory pages written */

@@ -15,7 +15,10 @@
  *			   Nobody uses a record's bytes after the share lock of its page
  *			   is gone, unless from a copy: a slot may be given to another
  *			   partition at any time.
- * Locks:      NaradDataPageCopy takes one buffer share lock.
+ *			   An xmin is looked up only while its status is kept; whoever
+ *			   is frozen bears the flag, or lies in a segment that does.
+ * Locks:      NaradDataPageCopy takes one buffer share lock, and under it
+ *			   NaradStatusLock.
  * Runs in:    any backend, on a primary and a standby; NaradDataPageInit and
  *			   NaradDataPagePut in redo as well.
  * On error:   NaradDataPageCopy leaves no pin behind.
@@ -38,6 +41,7 @@
 #include "base/base_compat.h"
 #include "log/log_page.h"
 #include "log/log_record.h"
+#include "log/log_status.h"
 
 /*
  * NaradDataPageInit
@@ -144,11 +148,41 @@ NaradDataPageFree(Page page)
 }
 
 /*
+ * NaradDataPageFreeze
+ *
+ * Marks items: the first ndead as dead for good, nfrozen others as visible to
+ * all.  The caller holds the page exclusively.  Plain memory work: may be
+ * called in a critical section.
+ */
+void
+NaradDataPageFreeze(Page page, const OffsetNumber *items, int ndead,
+					int nfrozen)
+{
+	for (int i = 0; i < ndead + nfrozen; i++)
+	{
+		NaradRecordHeader *hdr = (NaradRecordHeader *)
+		PageGetItem(page, PageGetItemId(page, items[i]));
+
+		hdr->flags |= i < ndead ? NARAD_RECORD_DEAD : NARAD_RECORD_FROZEN;
+	}
+}
+
+/*
+ * Did it commit?  If its status is no longer kept: freezing would have marked
+ * its records, had it not.  Under NaradStatusLock.
+ */
+static bool
+did_commit(TransactionId xmin)
+{
+	return NaradStatusIsForgotten(xmin) || TransactionIdDidCommit(xmin);
+}
+
+/*
  * NaradRecordStateNow
  *
- * What has become of a record's transaction by now.  The caller holds the
- * share lock of the page and has an active snapshot, so that the status of
- * xmin is still known.
+ * What has become of a record's transaction by now.  Called from a visitor of
+ * NaradDataPageCopy, or under NaradStatusLock for a record copied so.  The
+ * caller has an active snapshot.
  */
 NaradRecordState
 NaradRecordStateNow(const NaradRecordHeader *hdr)
@@ -161,9 +195,7 @@ NaradRecordStateNow(const NaradRecordHeader *hdr)
 		return NARAD_STATE_OWN;
 	if (TransactionIdIsInProgress(hdr->xmin))
 		return NARAD_STATE_PENDING;
-	if (TransactionIdDidCommit(hdr->xmin))
-		return NARAD_STATE_COMMITTED;
-	return NARAD_STATE_DEAD;
+	return did_commit(hdr->xmin) ? NARAD_STATE_COMMITTED : NARAD_STATE_DEAD;
 }
 
 static bool
@@ -173,7 +205,7 @@ visible_to_mvcc(const NaradRecordHeader *hdr, Snapshot snapshot)
 		return hdr->cmin < snapshot->curcid;
 	if (XidInMVCCSnapshot(hdr->xmin, snapshot))
 		return false;
-	return TransactionIdDidCommit(hdr->xmin);
+	return did_commit(hdr->xmin);
 }
 
 static bool
@@ -328,10 +360,14 @@ NaradReadBufferCareful(Relation rel, BlockNumber block,
 	return buffer;
 }
 
-/* What a share-locked or copied page is to a reader of a segment. */
-static NaradPageStatus
-classify_page(Page page, NaradTopicId topic_id, uint32 partition,
-			  uint64 sequence)
+/*
+ * NaradDataPageClassify
+ *
+ * What a locked or copied page is to a reader of a segment.  Trusts nothing.
+ */
+NaradPageStatus
+NaradDataPageClassify(Page page, NaradTopicId topic_id,
+					  const NaradSegmentRef *ref)
 {
 	const NaradDataSpecial *special;
 
@@ -345,26 +381,53 @@ classify_page(Page page, NaradTopicId topic_id, uint32 partition,
 		return NARAD_PAGE_OTHER;
 	if (!NaradDataPageIsValid(page, topic_id))
 		return NARAD_PAGE_DAMAGED;
-	if (special->head.partition != partition || special->sequence != sequence)
+	if (special->head.partition != ref->partition ||
+		special->sequence != ref->sequence)
 		return NARAD_PAGE_OTHER;
 	return NARAD_PAGE_OK;
+}
+
+/*
+ * Sets the flag in a copy on records that are frozen without bearing it: of a
+ * frozen segment, or, where the reader's view of the directory is from before
+ * it was, those whose xmin is forgotten.  The share lock of the page is held:
+ * had VACUUM found one of them dead, it would be marked by now.  Under
+ * NaradStatusLock.
+ */
+static void
+mark_frozen(Page copy, bool all)
+{
+	for (OffsetNumber item = NaradFirstRecordItem(copy);
+		 item <= PageGetMaxOffsetNumber(copy); item++)
+	{
+		NaradRecordHeader *hdr = (NaradRecordHeader *)
+		PageGetItem(copy, PageGetItemId(copy, item));
+
+		if ((hdr->flags & NARAD_RECORD_VOLATILE) == 0 &&
+			(all || NaradStatusIsForgotten(hdr->xmin)))
+			hdr->flags |= NARAD_RECORD_FROZEN;
+	}
 }
 
 /*
  * NaradDataPageCopy
  *
  * Copies a block and says what it is to a reader of that segment.  `visit`,
- * if not NULL, is called for a page that is OK while its share lock is held:
- * the place to ask about transactions.  Errors of reading are raised unless
- * damage_ok, and then too if they are not about the block's contents.  With
- * damage_ok a block past the end of the file is OTHER: pages are prepared
- * without WAL, so a standby, or a server promoted or crashed, may lack them.
+ * if not NULL, is called for a page that is OK while its share lock and
+ * NaradStatusLock are held: the place to ask about transactions.  In the copy,
+ * and there only, each record that must not be asked about then has its flag
+ * of being frozen.  ref was read after the reader's snapshot was taken.
+ *
+ * Errors of reading are raised unless damage_ok, and then too if they are not
+ * about the block's contents.  With damage_ok a block past the end of the file
+ * is OTHER: pages are prepared without WAL, so a standby, or a server promoted
+ * or crashed, may lack them.
  */
 NaradPageStatus
 NaradDataPageCopy(Relation rel, BlockNumber block,
 				  BufferAccessStrategy strategy, NaradTopicId topic_id,
-				  uint32 partition, uint64 sequence, bool damage_ok,
-				  Page copy, NaradPageVisitor visit, void *arg)
+				  const NaradSegmentRef *ref, bool damage_ok, Page copy,
+				  NaradPageVisitor visit, void *arg)
 {
 	Buffer		buffer;
 	NaradPageStatus status;
@@ -383,9 +446,14 @@ NaradDataPageCopy(Relation rel, BlockNumber block,
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	memcpy(copy, BufferGetPage(buffer), BLCKSZ);
-	status = classify_page(copy, topic_id, partition, sequence);
+	status = NaradDataPageClassify(copy, topic_id, ref);
 	if (status == NARAD_PAGE_OK && visit != NULL)
+	{
+		NaradStatusLock();
+		mark_frozen(copy, (ref->flags & NARAD_SEGMENT_FROZEN) != 0);
 		visit(copy, arg);
+		NaradStatusUnlock();
+	}
 	UnlockReleaseBuffer(buffer);
 	return status;
 }
@@ -419,8 +487,8 @@ read_continuation(LargeWalk *walk, BlockNumber block, uint32 pos,
 
 	walk->block = block;
 	*status = NaradDataPageCopy(walk->rel, block, walk->strategy,
-								walk->topic_id, walk->segment.partition,
-								walk->segment.sequence, true, page, NULL, NULL);
+								walk->topic_id, &walk->segment, true, page,
+								NULL, NULL);
 	if (*status != NARAD_PAGE_OK)
 		return false;
 	special = NaradDataPageSpecial(page);

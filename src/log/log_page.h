@@ -24,6 +24,17 @@ extern void NaradDataPageInit(Page page, const NaradDataSpecial *special);
 /* True if a well-formed data page of this topic. */
 extern bool NaradDataPageIsValid(Page page, NaradTopicId topic_id);
 
+/* What a page, copied or locked, is to a reader of a segment. */
+typedef enum NaradPageStatus
+{
+	NARAD_PAGE_OK,				/* a data page of the segment asked for */
+	NARAD_PAGE_OTHER,			/* never written, or not of that segment */
+	NARAD_PAGE_DAMAGED			/* cannot be read, or makes no sense */
+} NaradPageStatus;
+
+extern NaradPageStatus NaradDataPageClassify(Page page, NaradTopicId topic_id,
+											 const NaradSegmentRef *ref);
+
 /* Places an item of two parts at the end; the caller knows that it fits. */
 extern OffsetNumber NaradDataPagePut(Page page, const char *head,
 									 uint32 head_len, const char *body,
@@ -42,23 +53,17 @@ extern uint32 NaradDataPageFree(Page page);
 	 (((int64) (hdr)->time_high << 32) | (hdr)->time_low))
 
 /*
- * Reading a block without trusting it.
- */
-typedef enum NaradPageStatus
-{
-	NARAD_PAGE_OK,				/* a data page of the segment asked for */
-	NARAD_PAGE_OTHER,			/* never written, or not of that segment */
-	NARAD_PAGE_DAMAGED			/* cannot be read, or makes no sense */
-} NaradPageStatus;
-
-/*
  * Pins a block; InvalidBuffer instead of an error if what is on disk is damaged
  * (header or checksum).
  */
 extern Buffer NaradReadBufferCareful(Relation rel, BlockNumber block,
 									 BufferAccessStrategy strategy);
 
-/* Called with the buffer share-locked, after `copy` has been filled. */
+/*
+ * Called with the buffer share-locked, after `copy` has been filled, and
+ * under NaradStatusLock: the place to ask about transactions.  In the copy
+ * NARAD_RECORD_FROZEN is set on records whose xmin must not be asked about.
+ */
 typedef void (*NaradPageVisitor) (Page copy, void *arg);
 
 /*
@@ -70,7 +75,7 @@ typedef void (*NaradPageVisitor) (Page copy, void *arg);
 extern NaradPageStatus NaradDataPageCopy(Relation rel, BlockNumber block,
 										 BufferAccessStrategy strategy,
 										 NaradTopicId topic_id,
-										 uint32 partition, uint64 sequence,
+										 const NaradSegmentRef *ref,
 										 bool damage_ok, Page copy,
 										 NaradPageVisitor visit, void *arg);
 
@@ -83,11 +88,18 @@ typedef enum NaradRecordState
 	NARAD_STATE_DEAD
 } NaradRecordState;
 
-/* As of now.  The caller has an active snapshot. */
+/* As of now.  From a visitor; the caller has an active snapshot. */
 extern NaradRecordState NaradRecordStateNow(const NaradRecordHeader *hdr);
 
 /* By a snapshot of any kind (for SNAPSHOT_DIRTY its out fields are set). */
 extern bool NaradRecordVisible(const NaradRecordHeader *hdr, Snapshot snapshot);
+
+/*
+ * What freezing does to a page: marks items, of which the first ndead are dead
+ * and the others visible to all.  Plain memory work; in redo, too.
+ */
+extern void NaradDataPageFreeze(Page page, const OffsetNumber *items,
+								int ndead, int nfrozen);
 
 /*
  * The row of a large record that begins at item `item` of the page copy

@@ -476,9 +476,7 @@ copy_page(NaradReader *reader, uint32 page_no, Page copy,
 	if (page_is_unreadable(reader, block))
 		return NARAD_PAGE_DAMAGED;
 	status = NaradDataPageCopy(reader->rel, block, NULL, reader->topic_id,
-							   reader->segment.partition,
-							   reader->segment.sequence, true, copy, visit,
-							   reader);
+							   &reader->segment, true, copy, visit, reader);
 	if (status == NARAD_PAGE_DAMAGED)
 		remember_unreadable(reader, block);
 	return status;
@@ -858,8 +856,7 @@ copy_page_of(Relation rel, NaradTopicId topic_id, const NaradSegmentRef *ref,
 			 uint32 page_no, Page copy, NaradPageVisitor visit, void *arg)
 {
 	return NaradDataPageCopy(rel, ref->first_block + page_no, NULL, topic_id,
-							 ref->partition, ref->sequence, true, copy, visit,
-							 arg);
+							 ref, true, copy, visit, arg);
 }
 
 /*
@@ -932,7 +929,8 @@ find_pending(Page page, void *arg)
 	{
 		NaradRecordHeader *hdr = record_header(page, item);
 
-		if (hdr->xmin == last_xmin)
+		if (hdr->xmin == last_xmin ||
+			(hdr->flags & NARAD_RECORD_VOLATILE) != 0)
 			continue;
 		if (NaradRecordStateNow(hdr) == NARAD_STATE_PENDING)
 		{
@@ -976,6 +974,8 @@ segment_is_resolved(const NaradSegmentEntry *entry)
 	TransactionId xmin = ActiveSnapshotSet() ? GetActiveSnapshot()->xmin :
 	InvalidTransactionId;
 
+	if (entry->flags & NARAD_SEGMENT_FROZEN)
+		return true;			/* newest may be too old to be compared */
 	return entry->state == NARAD_SEGMENT_SEALED &&
 		TransactionIdIsNormal(newest) && TransactionIdIsNormal(xmin) &&
 		TransactionIdPrecedes(newest, xmin);

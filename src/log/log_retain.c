@@ -355,8 +355,8 @@ first_time(PeekState *peek, const NaradSegmentRef *ref)
 	PGAlignedBlock copy;
 
 	if (NaradDataPageCopy(peek->rel, ref->first_block, NULL, peek->topic_id,
-						  ref->partition, ref->sequence, true,
-						  (Page) copy.data, NULL, NULL) != NARAD_PAGE_OK)
+						  ref, true, (Page) copy.data, NULL,
+						  NULL) != NARAD_PAGE_OK)
 		return DT_NOEND;
 	return NaradDataPageSpecial(copy.data)->base_time;
 }

@@ -56,6 +56,7 @@
 #include "log/log_page.h"
 #include "log/log_record.h"
 #include "log/log_scan.h"
+#include "log/log_status.h"
 #include "log/log_topic.h"
 
 typedef struct NaradScanDesc
@@ -215,13 +216,11 @@ check_other_page(Relation rel, NaradTopicId topic_id, uint32 segment_pages,
 			block - ref->first_block < entry.pages_used;
 	else
 		is_written = block + 1 < ref->first_block + ref->npages &&
-			NaradDataPageCopy(rel, block + 1, strategy, topic_id,
-							  ref->partition, ref->sequence, true,
+			NaradDataPageCopy(rel, block + 1, strategy, topic_id, ref, true,
 							  (Page) copy.data, NULL, NULL) == NARAD_PAGE_OK;
 	if (is_written &&
-		NaradDataPageCopy(rel, block, strategy, topic_id, ref->partition,
-						  ref->sequence, false, (Page) copy.data, NULL,
-						  NULL) != NARAD_PAGE_OK &&
+		NaradDataPageCopy(rel, block, strategy, topic_id, ref, false,
+						  (Page) copy.data, NULL, NULL) != NARAD_PAGE_OK &&
 		read_same_segment(rel, segment_pages, ref, block, &entry))
 		raise_damaged_page(rel, block);
 }
@@ -284,8 +283,7 @@ load_segment_page(NaradScanDesc *scan, const NaradSegmentRef *ref,
 	}
 	NARAD_STOP("scan-page");
 	status = NaradDataPageCopy(rel, block, scan->strategy, scan->topic_id,
-							   ref->partition, ref->sequence, false, page,
-							   visit, scan);
+							   ref, false, page, visit, scan);
 	if (status == NARAD_PAGE_DAMAGED)
 		raise_damaged_page(rel, block);
 	if (status != NARAD_PAGE_OK)
@@ -320,6 +318,7 @@ find_block_segment(Relation rel, uint32 segment_pages, BlockNumber block,
 	ref->partition = entry.partition;
 	ref->sequence = entry.sequence;
 	ref->state = entry.state;
+	ref->flags = entry.flags;
 	ref->npages = NaradClassPages(entry.size_class, segment_pages);
 	return entry.state == NARAD_SEGMENT_OPEN ||
 		entry.state == NARAD_SEGMENT_SEALED;
@@ -388,6 +387,32 @@ raise_damaged_record(Relation rel, int partition, NaradOffset offset,
 }
 
 /*
+ * Did a record of a copy commit, whose page is no longer locked?
+ */
+static bool
+has_committed(const NaradRecordHeader *hdr)
+{
+	NaradRecordState state;
+
+	NaradStatusLock();
+	state = NaradRecordStateNow(hdr);
+	NaradStatusUnlock();
+	return state == NARAD_STATE_COMMITTED;
+}
+
+/* Does a dirty snapshot see such a record?  Its answer is left in it. */
+static bool
+is_seen_dirty(const NaradRecordHeader *hdr, Snapshot snapshot)
+{
+	bool		is_seen;
+
+	NaradStatusLock();
+	is_seen = NaradRecordVisible(hdr, snapshot);
+	NaradStatusUnlock();
+	return is_seen;
+}
+
+/*
  * The row of an item of a page copy, in the current memory context.  NULL if
  * it is not all there and need not be, or is damaged and damage_ok.
  */
@@ -415,8 +440,7 @@ form_row(Relation rel, const NaradSegmentRef *ref, BlockNumber block,
 			 * Legal, unless its transaction committed, and its pages have not
 			 * been given away meanwhile.
 			 */
-			if (!damage_ok &&
-				NaradRecordStateNow(hdr) == NARAD_STATE_COMMITTED &&
+			if (!damage_ok && has_committed(hdr) &&
 				read_same_segment(rel, NaradRelInfoGet(rel)->segment_pages,
 								  ref, block, &entry))
 				raise_damaged_record(rel, ref->partition, offset, false, 0, 0);
@@ -659,6 +683,7 @@ count_segment_pages(NaradScanDesc *scan)
 		return 0;
 	}
 	ref->state = entry.state;
+	ref->flags = entry.flags;
 	if (entry.state == NARAD_SEGMENT_SEALED)
 		return Min(entry.pages_used, ref->npages);
 	else
@@ -744,8 +769,7 @@ take_item(NaradScanDesc *scan, OffsetNumber item, TupleTableSlot *slot)
 	if (!scan->wanted[item])
 		return false;
 	if (snapshot->snapshot_type == SNAPSHOT_DIRTY &&
-		!NaradRecordVisible(page_record((Page) scan->page.data, item),
-							snapshot))
+		!is_seen_dirty(page_record((Page) scan->page.data, item), snapshot))
 		return false;
 	return store_item(scan, item, false, slot) &&
 		keys_match(&scan->base, slot);
@@ -944,9 +968,8 @@ fetch_row(Relation rel, ItemPointer tid, Snapshot snapshot,
 	segment_pages = info->segment_pages;
 	if (!find_block_segment(rel, segment_pages, block, &ref))
 		return false;
-	status = NaradDataPageCopy(rel, block, NULL, topic_id, ref.partition,
-							   ref.sequence, false, (Page) copy.data,
-							   find_one_visible, &arg);
+	status = NaradDataPageCopy(rel, block, NULL, topic_id, &ref, false,
+							   (Page) copy.data, find_one_visible, &arg);
 	if (status == NARAD_PAGE_DAMAGED)
 		raise_damaged_page(rel, block);
 	if (status != NARAD_PAGE_OK)

@@ -27,7 +27,7 @@
  * Locks:      relation extension, then alloc_lock, then directory buffers in
  *             block order.  Readers: one share lock at a time.
  * Runs in:    any backend; reading on a standby, too.
- * WAL:        META_UPDATE.
+ * WAL:        META_UPDATE; FREEZE_SEGMENT.
  * On error:   a slot reserved for a partition that died stays its spare.
  *
  * Copyright (c) 2026, the Narad authors
@@ -47,6 +47,7 @@
 #include "log/log_meta.h"
 #include "log/log_segment.h"
 #include "log/log_topic.h"
+#include "log/log_xlog.h"
 
 #define DIRECTORY_LOWER \
 	(SizeOfPageHeaderData + NARAD_ENTRIES_PER_PAGE * sizeof(NaradSegmentEntry))
@@ -222,19 +223,25 @@ report_damaged_directory(Relation rel, BlockNumber block)
 					RelationGetRelationName(rel), block)));
 }
 
+/* Is it a sound page of the directory? */
+static bool
+is_directory(Page page)
+{
+	NaradPageSpecialHead *head = NaradPageHead((char *) page);
+
+	return head != NULL &&
+		PageGetSpecialSize(page) == sizeof(NaradPageSpecialHead) &&
+		head->kind == NARAD_PAGE_DIRECTORY &&
+		((PageHeader) page)->pd_lower == DIRECTORY_LOWER;
+}
+
 /* True if the page describes slots; false if it was never written. */
 static bool
 check_directory(Relation rel, BlockNumber block, Page page)
 {
-	NaradPageSpecialHead *head;
-
 	if (PageIsNew(page))
 		return false;
-	head = NaradPageHead((char *) page);
-	if (head == NULL ||
-		PageGetSpecialSize(page) != sizeof(NaradPageSpecialHead) ||
-		head->kind != NARAD_PAGE_DIRECTORY ||
-		((PageHeader) page)->pd_lower != DIRECTORY_LOWER)
+	if (!is_directory(page))
 		report_damaged_directory(rel, block);
 	return true;
 }
@@ -243,16 +250,8 @@ check_directory(Relation rel, BlockNumber block, Page page)
 static bool
 copy_units_if_sound(Relation rel, BlockNumber block, char *copy)
 {
-	NaradPageSpecialHead *head;
-
-	if (block >= RelationGetNumberOfBlocks(rel) ||
-		!NaradPageCopyChecked(rel, block, copy))
-		return false;
-	head = NaradPageHead(copy);
-	return head != NULL &&
-		PageGetSpecialSize((Page) copy) == sizeof(NaradPageSpecialHead) &&
-		head->kind == NARAD_PAGE_DIRECTORY &&
-		((PageHeader) copy)->pd_lower == DIRECTORY_LOWER;
+	return block < RelationGetNumberOfBlocks(rel) &&
+		NaradPageCopyChecked(rel, block, copy) && is_directory((Page) copy);
 }
 
 /* Reads one entry; false if its page does not exist or was never written. */
@@ -342,6 +341,7 @@ fill_ref(NaradSegmentRef *ref, const NaradSegmentEntry *entry,
 	ref->dir_index = dir_index;
 	ref->state = entry->state;
 	ref->size_class = entry->size_class;
+	ref->flags = entry->flags;
 	ref->continues = (entry->flags & NARAD_SEGMENT_CONTINUES) != 0;
 	ref->pages_used = entry->pages_used;
 	ref->pages_recycled = entry->recycled_units * NARAD_UNIT_PAGES;
@@ -835,6 +835,43 @@ NaradSegmentWriteEntries(Relation rel, NaradTopicId topic_id,
 						 NaradEntryChange *changes, int nchanges)
 {
 	write_entries(rel, topic_id, changes, nchanges, false);
+}
+
+/*
+ * NaradSegmentFreeze
+ *
+ * Sets an entry's flags and oldest_xid if it still is the segment's, open or
+ * sealed; false if not.  The entry is changed under its page's lock, so of a
+ * sealed one nothing else needs to be held; of one that may be open the tail
+ * lock, as whoever changes it then writes it whole.  A page that is none of
+ * the directory, any more, has no entry.  Errors only on reading it.
+ */
+bool
+NaradSegmentFreeze(Relation rel, const NaradSegmentRef *ref, uint16 flags,
+				   uint64 oldest_xid, TransactionId horizon)
+{
+	Buffer		buffer = ReadBuffer(rel, ref->dir_block);
+	Page		page = BufferGetPage(buffer);
+	NaradSegmentEntry *entry = &DirectoryEntries(page)[ref->dir_index];
+	bool		is_there;
+
+	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+	is_there = is_directory(page) &&
+		(entry->state == NARAD_SEGMENT_OPEN ||
+		 entry->state == NARAD_SEGMENT_SEALED) &&
+		entry->partition == ref->partition && entry->sequence == ref->sequence;
+	if (is_there)
+	{
+		START_CRIT_SECTION();
+		entry->flags = flags;
+		entry->oldest_xid = oldest_xid;
+		MarkBufferDirty(buffer);
+		NaradXLogFreezeSegment(rel, buffer, ref->dir_index, flags, oldest_xid,
+							   horizon);
+		END_CRIT_SECTION();
+	}
+	UnlockReleaseBuffer(buffer);
+	return is_there;
 }
 
 /* Zeros for a page on disk.  Aligned for direct I/O; never written to. */

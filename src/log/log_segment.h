@@ -28,6 +28,7 @@ typedef struct NaradSegmentRef
 	uint16		dir_index;		/* ... and place there */
 	uint8		state;			/* as read; may be newer on disk */
 	uint8		size_class;
+	uint16		flags;			/* same */
 	bool		continues;		/* begins in the middle of a large record */
 	uint32		pages_used;		/* sealed */
 	uint32		pages_recycled; /* whole slots: that need no zeros */
@@ -141,6 +142,16 @@ typedef struct NaradEntryChange
 } NaradEntryChange;
 extern void NaradSegmentWriteEntries(Relation rel, NaradTopicId topic_id,
 									 NaradEntryChange *changes, int nchanges);
+
+/*
+ * Freezing: gives an entry flags and a lower bound of the xids left, WAL-logged
+ * with the newest xid (or InvalidTransactionId) that others must see as
+ * committed from now on.  False if the segment is no longer there.  Of an
+ * entry that is not sealed the caller holds the tail lock.
+ */
+extern bool NaradSegmentFreeze(Relation rel, const NaradSegmentRef *ref,
+							   uint16 flags, uint64 oldest_xid,
+							   TransactionId horizon);
 
 /*
  * A page for what is not data; its block number.  Whoever takes it logs it as a

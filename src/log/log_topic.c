@@ -103,17 +103,18 @@ NaradLogTopicShmemInit(void)
 /*
  * NaradFullXid
  *
- * A transaction id of about now, with its epoch.
+ * A transaction id with its epoch: the one nearest to the present.  What would
+ * lie before the first is the first.
  */
 uint64
 NaradFullXid(TransactionId xid)
 {
-	FullTransactionId next = ReadNextFullTransactionId();
-	uint32		epoch = EpochFromFullTransactionId(next);
+	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
+	int32		distance = (int32) (xid - (TransactionId) next);
 
-	if (xid > XidFromFullTransactionId(next))
-		epoch--;
-	return ((uint64) epoch << 32) | xid;
+	if (distance < 0 && next < FirstNormalTransactionId - (int64) distance)
+		return FirstNormalTransactionId;
+	return next + distance;
 }
 
 /*
@@ -373,7 +374,8 @@ find_pending(TopicBuild *build, const FoundSegment *segment, uint32 npages,
 
 			memcpy(&hdr, PageGetItem(page, PageGetItemId(page, item)),
 				   sizeof(hdr));
-			if (!TransactionIdIsNormal(hdr.xmin) ||
+			if ((hdr.flags & NARAD_RECORD_VOLATILE) != 0 ||
+				!TransactionIdIsNormal(hdr.xmin) ||
 				TransactionIdPrecedes(hdr.xmin, oldest) ||
 				TransactionIdIsCurrentTransactionId(hdr.xmin) ||
 				!TransactionIdIsInProgress(hdr.xmin))
@@ -680,7 +682,7 @@ NaradLogTopicWalk(NaradLogTopicVisitor visit, void *arg)
 	LWLockRelease(&TopicCtl->lock);
 }
 
-/* The shared part of a topic, built if need be. */
+/* The shared part of a topic, built if need be; NULL if memory is short. */
 static NaradLogTopic *
 attach_topic(Relation rel)
 {
@@ -712,9 +714,7 @@ attach_topic(Relation rel)
 	topic = build_shared(&build);
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
-	if (topic == NULL)
-		NaradReportOutOfMemory("topics");
-	return publish(topic);
+	return topic != NULL ? publish(topic) : NULL;
 }
 
 /* ---- what a backend knows -------------------------------------------- */
@@ -781,6 +781,21 @@ NaradRelInfoLook(Relation rel)
 NaradRelInfo *
 NaradRelInfoAttach(Relation rel)
 {
+	NaradRelInfo *info = NaradRelInfoTryAttach(rel);
+
+	if (info != NULL && info->shared == NULL && !RecoveryInProgress())
+		NaradReportOutOfMemory("topics");
+	return info;
+}
+
+/*
+ * NaradRelInfoTryAttach
+ *
+ * The same, but without the shared part if there is no memory for it.
+ */
+NaradRelInfo *
+NaradRelInfoTryAttach(Relation rel)
+{
 	NaradRelInfo *info = NaradRelInfoGet(rel);
 
 	if (info != NULL && info->shared == NULL && !RecoveryInProgress())
@@ -793,6 +808,56 @@ NaradRelInfoAttach(Relation rel)
 			pg_atomic_write_u32(&topic->relid, RelationGetRelid(rel));
 	}
 	return info;
+}
+
+/* The segment of a sequence number in the map, or NULL.  Map lock. */
+static NaradSegmentRef *
+find_in_map(NaradLogPartition *part, uint64 sequence)
+{
+	uint32		low = 0;
+	uint32		high = part->nmap;
+
+	while (low < high)
+	{
+		uint32		mid = low + (high - low) / 2;
+
+		if (part->map[mid].sequence < sequence)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low < part->nmap && part->map[low].sequence == sequence ?
+		&part->map[low] : NULL;
+}
+
+/*
+ * NaradLogPartitionSetFlags
+ *
+ * What readers are to know of a segment's entry: sets the flags of a segment
+ * in the map, if it is there and has others.  No narad lock of rank tail or
+ * later.
+ */
+void
+NaradLogPartitionSetFlags(NaradLogPartition *part, uint64 sequence,
+						  uint16 flags)
+{
+	NaradSegmentRef *ref;
+	bool		is_same;
+
+	LWLockAcquire(&part->map_lock, LW_SHARED);
+	ref = find_in_map(part, sequence);
+	is_same = ref == NULL || ref->flags == flags;
+	LWLockRelease(&part->map_lock);
+	if (is_same)
+		return;
+
+	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+	LWLockAcquire(&part->map_lock, LW_EXCLUSIVE);
+	ref = find_in_map(part, sequence);
+	if (ref != NULL)
+		ref->flags = flags;
+	LWLockRelease(&part->map_lock);
+	LWLockRelease(&part->tail_lock);
 }
 
 /*

@@ -178,6 +178,16 @@ extern NaradRelInfo *NaradRelInfoLook(Relation rel);
 extern NaradRelInfo *NaradRelInfoAttach(Relation rel);
 
 /*
+ * The same; without the shared part, instead of an error, when there is no
+ * memory for it.
+ */
+extern NaradRelInfo *NaradRelInfoTryAttach(Relation rel);
+
+/* Sets the flags of a segment, if it is there, in a partition's map. */
+extern void NaradLogPartitionSetFlags(NaradLogPartition *part,
+									  uint64 sequence, uint16 flags);
+
+/*
  * A partition of an attached topic: made if need be (may error 53200; takes
  * alloc_lock), or NULL if nobody used it.  Pointers are good while the
  * relation is locked.
@@ -215,7 +225,7 @@ extern void NaradRelInfoForget(Relation rel);
  */
 extern void NaradLogTopicSettleEpoch(Relation rel, NaradLogTopic *topic);
 
-/* A transaction id of about now with its epoch: U64 of FullTransactionId. */
+/* A transaction id, not 2^31 from now, with its epoch: as U64 has it. */
 extern uint64 NaradFullXid(TransactionId xid);
 
 /* The same of the oldest transaction running in the server. */

@@ -573,6 +573,8 @@ NaradVerifyLog(NaradVerify *verify)
 {
 	NaradRelInfo *info;
 
+	/* Before the directory is read: VACUUM sets it after what it freezes. */
+	verify->relfrozenxid = verify->rel->rd_rel->relfrozenxid;
 	if (!verify_metapage(verify))
 		return false;
 	info = NaradRelInfoLook(verify->rel);

@@ -59,6 +59,7 @@ typedef struct NaradVerify
 
 	/* Then by NaradVerifyLog. */
 	NaradMetaData meta;
+	TransactionId relfrozenxid; /* nothing older is left unfrozen */
 	NaradLogTopic *shared;		/* NULL if there is none */
 	bool		quiet;			/* findings are counted only */
 	uint64		nfindings;

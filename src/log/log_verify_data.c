@@ -53,6 +53,7 @@ typedef struct DataWalk
 	uint32		cont_total;
 
 	uint8		states[NARAD_MAX_ITEMS + 1];	/* NaradRecordState of items */
+	bool		too_old[NARAD_MAX_ITEMS + 1];	/* xmin should be frozen */
 	PGAlignedBlock page;
 } DataWalk;
 
@@ -123,6 +124,7 @@ ask_states(Page page, void *arg)
 	DataWalk   *walk = arg;
 	TransactionId last_xmin = InvalidTransactionId;
 	uint8		state = NARAD_STATE_DEAD;
+	bool		too_old = false;
 
 	for (OffsetNumber item = NaradFirstRecordItem(page);
 		 item <= PageGetMaxOffsetNumber(page); item++)
@@ -135,8 +137,11 @@ ask_states(Page page, void *arg)
 		{
 			last_xmin = is_frozen ? InvalidTransactionId : hdr->xmin;
 			state = NaradRecordStateNow(hdr);
+			too_old = !is_frozen &&
+				TransactionIdPrecedes(hdr->xmin, walk->verify->relfrozenxid);
 		}
 		walk->states[item] = state;
+		walk->too_old[item] = too_old;
 	}
 }
 
@@ -210,6 +215,12 @@ verify_record(DataWalk *walk, BlockNumber block, OffsetNumber item)
 	walk->next = Max(walk->next, offset + 1);
 	walk->time = Max(walk->time, time);
 
+	if (walk->too_old[item])
+		find(walk, offset, block, "transaction of record is older than relfrozenxid");
+	if ((hdr->flags & NARAD_RECORD_DEAD) != 0 &&
+		((hdr->flags & NARAD_RECORD_FROZEN) != 0 ||
+		 (entry->flags & NARAD_SEGMENT_ALL_COMMITTED) != 0))
+		find(walk, offset, block, "record is marked as dead, and as committed");
 	if (NaradRecordHeadLength((char *) hdr, ItemIdGetLength(lp)) == 0)
 	{
 		find(walk, offset, block, "record header makes no sense");
@@ -316,9 +327,8 @@ copy_page(DataWalk *walk, BlockNumber block, const char **problem)
 	*problem = PageIsNew((Page) walk->page.data) ? "page is all zeros" :
 		"page is not one of the segment";
 	status = NaradDataPageCopy(verify->rel, block, walk->strategy,
-							   verify->meta.topic_id, ref->partition,
-							   ref->sequence, true, (Page) walk->page.data,
-							   ask_states, walk);
+							   verify->meta.topic_id, ref, true,
+							   (Page) walk->page.data, ask_states, walk);
 	if (status == NARAD_PAGE_DAMAGED)
 		*problem = "page is no sound data page";
 	return status;

@@ -89,11 +89,22 @@ static const char *
 entry_problem(NaradVerify *verify, const NaradSegmentEntry *entry,
 			  const NaradSegmentRef *ref)
 {
+	uint16		frozen = entry->flags & ~NARAD_SEGMENT_CONTINUES;
+
 	if (entry->state != NARAD_SEGMENT_SPARE &&
 		entry->state != NARAD_SEGMENT_OPEN &&
 		entry->state != NARAD_SEGMENT_SEALED &&
 		entry->state != NARAD_SEGMENT_META)
 		return "state is not known";
+	if (entry->flags & ~NARAD_SEGMENT_KNOWN_FLAGS)
+		return "flags are not known";
+	if (frozen != 0 && entry->state != NARAD_SEGMENT_SEALED)
+		return "it is frozen, but not sealed";
+	if (frozen != 0 && (frozen & NARAD_SEGMENT_FROZEN) == 0)
+		return "flags need that of being frozen";
+	if ((entry->flags & NARAD_SEGMENT_ALL_COMMITTED) &&
+		(entry->flags & NARAD_SEGMENT_ALL_DEAD))
+		return "flags contradict each other";
 	if (entry->pages_prepared > ref->npages)
 		return "more pages are prepared than it has";
 	if (entry->recycled_units * NARAD_UNIT_PAGES > ref->npages)
@@ -140,6 +151,7 @@ add_segment(NaradVerify *verify, const NaradSegmentEntry *entry,
 	ref.dir_index = dir_index;
 	ref.state = entry->state;
 	ref.size_class = entry->size_class;
+	ref.flags = entry->flags;
 
 	problem = entry_problem(verify, entry, &ref);
 	if (problem != NULL)

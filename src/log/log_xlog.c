@@ -3,20 +3,22 @@
  * log_xlog.c
  *	  WAL records of the log: insertion, replay, description, masking.
  *
- * Two kinds.  APPEND adds items to one data page; the first append to a page
+ * APPEND adds items to one data page; the first append to a page
  * initialises it, so that a fresh page never costs a full-page image.
  * META_UPDATE changes one byte range on each of a set of pages that are not
- * data.  Both rebuild exactly the bytes the primary has, the hole between
+ * data.  FREEZE sets flags of records of a data page, FREEZE_SEGMENT those of
+ * an entry of the directory.  All rebuild exactly the bytes the primary has, the hole between
  * pd_lower and pd_upper excepted.  Records name every page they touch and
  * need nothing else: no catalog, no setting, no other page.
  *
  * Owns:       the layout of the records.
- * Invariants: replay is idempotent by page LSN, and waits for nothing.
+ * Invariants: replay is idempotent by page LSN, and waits for nothing but
+ *             snapshots that do not see what freezing makes visible to all.
  * Locks:      redo: one buffer lock at a time for data, in the order of block
  *             ids for a META_UPDATE.
  * Runs in:    any backend; redo in the startup process.
- * WAL:        APPEND, APPEND+INIT, META_UPDATE (that one is inserted by
- *             NaradPagesUpdate, log_meta.c).
+ * WAL:        APPEND, APPEND+INIT, FREEZE, FREEZE_SEGMENT, META_UPDATE (that
+ *             one is inserted by NaradPagesUpdate, log_meta.c).
  * On error:   a record that does not fit its page is a PANIC in redo.
  *
  * Copyright (c) 2026, the Narad authors
@@ -31,6 +33,7 @@
 #include "access/xlogutils.h"
 #include "catalog/catalog.h"
 #include "storage/bufmgr.h"
+#include "storage/standby.h"
 
 #include "base/base_compat.h"
 #include "log/log_page.h"
@@ -85,6 +88,58 @@ NaradXLogAppend(Relation rel, Buffer buffer, OffsetNumber first,
 	lsn = XLogInsert(NARAD_RMGR_ID, XLOG_NARAD_APPEND |
 					 (init ? XLOG_NARAD_INIT_PAGE : 0));
 	PageSetLSN(page, lsn);
+}
+
+/*
+ * NaradXLogFreeze
+ *
+ * Logs that items of a data page were marked, the first ndead as dead, and
+ * sets the page's LSN.  As NaradXLogAppend.
+ */
+void
+NaradXLogFreeze(Relation rel, Buffer buffer, const OffsetNumber *items,
+				int ndead, int nfrozen, TransactionId horizon)
+{
+	xl_narad_freeze xlrec;
+	XLogRecPtr	lsn;
+
+	if (!RelationNeedsWAL(rel))
+		return;
+	xlrec.horizon = horizon;
+	xlrec.ndead = ndead;
+	xlrec.nfrozen = nfrozen;
+	XLogBeginInsert();
+	XLogRegisterData((char *) &xlrec, sizeof(xlrec));
+	XLogRegisterBuffer(0, buffer, REGBUF_STANDARD);
+	XLogRegisterBufData(0, (char *) items,
+						(ndead + nfrozen) * sizeof(OffsetNumber));
+	lsn = XLogInsert(NARAD_RMGR_ID, XLOG_NARAD_FREEZE);
+	PageSetLSN(BufferGetPage(buffer), lsn);
+}
+
+/*
+ * NaradXLogFreezeSegment
+ *
+ * The same of an entry of a directory page.
+ */
+void
+NaradXLogFreezeSegment(Relation rel, Buffer buffer, int index, uint16 flags,
+					   uint64 oldest_xid, TransactionId horizon)
+{
+	xl_narad_freeze_segment xlrec;
+	XLogRecPtr	lsn;
+
+	if (!RelationNeedsWAL(rel))
+		return;
+	xlrec.oldest_xid = oldest_xid;
+	xlrec.horizon = horizon;
+	xlrec.index = index;
+	xlrec.flags = flags;
+	XLogBeginInsert();
+	XLogRegisterData((char *) &xlrec, sizeof(xlrec));
+	XLogRegisterBuffer(0, buffer, REGBUF_STANDARD);
+	lsn = XLogInsert(NARAD_RMGR_ID, XLOG_NARAD_FREEZE_SEGMENT);
+	PageSetLSN(BufferGetPage(buffer), lsn);
 }
 
 /* Adds the items of an append record to its page. */
@@ -227,9 +282,79 @@ redo_meta_update(XLogReaderState *record)
 }
 
 /*
+ * On a standby: nobody may be left who does not see as committed what is about
+ * to be visible to all.  The one thing that replay waits for.
+ */
+static void
+resolve_conflict(XLogReaderState *record, TransactionId horizon)
+{
+	RelFileLocator locator;
+
+	if (!InHotStandby)
+		return;
+	XLogRecGetBlockTag(record, 0, &locator, NULL, NULL);
+	NaradCompatResolveConflict(horizon, locator);
+}
+
+static void
+redo_freeze(XLogReaderState *record)
+{
+	xl_narad_freeze *xlrec = (xl_narad_freeze *) XLogRecGetData(record);
+	Buffer		buffer;
+
+	resolve_conflict(record, xlrec->horizon);
+	if (XLogReadBufferForRedo(record, 0, &buffer) == BLK_NEEDS_REDO)
+	{
+		Page		page = BufferGetPage(buffer);
+		OffsetNumber items[NARAD_MAX_ITEMS];
+		int			nitems = xlrec->ndead + xlrec->nfrozen;
+		Size		len;
+		char	   *data = XLogRecGetBlockData(record, 0, &len);
+
+		if (nitems > NARAD_MAX_ITEMS || len != nitems * sizeof(OffsetNumber))
+			elog(PANIC, "invalid narad freeze record");
+		memcpy(items, data, len);
+		for (int i = 0; i < nitems; i++)
+			if (items[i] < FirstOffsetNumber ||
+				items[i] > PageGetMaxOffsetNumber(page))
+				elog(PANIC, "narad freeze record does not fit its page");
+		NaradDataPageFreeze(page, items, xlrec->ndead, xlrec->nfrozen);
+		PageSetLSN(page, record->EndRecPtr);
+		MarkBufferDirty(buffer);
+	}
+	if (BufferIsValid(buffer))
+		UnlockReleaseBuffer(buffer);
+}
+
+static void
+redo_freeze_segment(XLogReaderState *record)
+{
+	xl_narad_freeze_segment *xlrec =
+	(xl_narad_freeze_segment *) XLogRecGetData(record);
+	Buffer		buffer;
+
+	resolve_conflict(record, xlrec->horizon);
+	if (XLogReadBufferForRedo(record, 0, &buffer) == BLK_NEEDS_REDO)
+	{
+		Page		page = BufferGetPage(buffer);
+		NaradSegmentEntry *entry =
+		(NaradSegmentEntry *) PageGetContents(page) + xlrec->index;
+
+		if (xlrec->index >= NARAD_ENTRIES_PER_PAGE)
+			elog(PANIC, "invalid narad freeze record");
+		entry->flags = xlrec->flags;
+		entry->oldest_xid = xlrec->oldest_xid;
+		PageSetLSN(page, record->EndRecPtr);
+		MarkBufferDirty(buffer);
+	}
+	if (BufferIsValid(buffer))
+		UnlockReleaseBuffer(buffer);
+}
+
+/*
  * NaradXLogRedo
  *
- * Replays one record.  In the startup process: no catalog, no waiting.
+ * Replays one record.  In the startup process: no catalog.
  */
 void
 NaradXLogRedo(XLogReaderState *record)
@@ -243,6 +368,12 @@ NaradXLogRedo(XLogReaderState *record)
 			break;
 		case XLOG_NARAD_META_UPDATE:
 			redo_meta_update(record);
+			break;
+		case XLOG_NARAD_FREEZE:
+			redo_freeze(record);
+			break;
+		case XLOG_NARAD_FREEZE_SEGMENT:
+			redo_freeze_segment(record);
 			break;
 		default:
 			elog(PANIC, "narad redo: unknown op code %u", info);
@@ -276,6 +407,21 @@ NaradXLogDesc(StringInfo buf, XLogReaderState *record)
 		appendStringInfo(buf, "npages: %d, init_blocks: 0x%08X",
 						 XLogRecMaxBlockId(record) + 1, xlrec->init_blocks);
 	}
+	else if ((info & XLOG_NARAD_KIND_MASK) == XLOG_NARAD_FREEZE)
+	{
+		xl_narad_freeze *xlrec = (xl_narad_freeze *) data;
+
+		appendStringInfo(buf, "horizon: %u, ndead: %u, nfrozen: %u",
+						 xlrec->horizon, xlrec->ndead, xlrec->nfrozen);
+	}
+	else if ((info & XLOG_NARAD_KIND_MASK) == XLOG_NARAD_FREEZE_SEGMENT)
+	{
+		xl_narad_freeze_segment *xlrec = (xl_narad_freeze_segment *) data;
+
+		appendStringInfo(buf, "horizon: %u, index: %u, flags: 0x%04X, oldest_xid: "
+						 UINT64_FORMAT, xlrec->horizon, xlrec->index,
+						 xlrec->flags, xlrec->oldest_xid);
+	}
 }
 
 /*
@@ -294,6 +440,10 @@ NaradXLogIdentify(uint8 info)
 			return "APPEND+INIT";
 		case XLOG_NARAD_META_UPDATE:
 			return "META_UPDATE";
+		case XLOG_NARAD_FREEZE:
+			return "FREEZE";
+		case XLOG_NARAD_FREEZE_SEGMENT:
+			return "FREEZE_SEGMENT";
 	}
 	return NULL;
 }

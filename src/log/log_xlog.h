@@ -23,6 +23,8 @@
 /* Kinds, in the high four bits of xl_info.  The others are reserved. */
 #define XLOG_NARAD_APPEND		0x00
 #define XLOG_NARAD_META_UPDATE	0x10
+#define XLOG_NARAD_FREEZE		0x20
+#define XLOG_NARAD_FREEZE_SEGMENT 0x30
 #define XLOG_NARAD_KIND_MASK	0x70
 #define XLOG_NARAD_INIT_PAGE	0x80	/* of an append: a fresh page */
 
@@ -65,12 +67,45 @@ typedef struct xl_narad_range
 } xl_narad_range;
 
 /*
+ * FREEZE: marks records of one data page.
+ *
+ * Block 0's data: OffsetNumber items[ndead + nfrozen], the dead ones first.
+ *
+ * FREEZE_SEGMENT: sets flags and oldest_xid of one entry of a directory page.
+ *
+ * What is frozen is visible to everybody: so replay first waits for, or
+ * cancels, snapshots on the standby that do not see the horizon as committed.
+ */
+typedef struct xl_narad_freeze
+{
+	TransactionId horizon;		/* newest xid of those frozen, or 0 */
+	uint16		ndead;
+	uint16		nfrozen;
+} xl_narad_freeze;
+
+typedef struct xl_narad_freeze_segment
+{
+	uint64		oldest_xid;		/* FullTransactionId */
+	TransactionId horizon;		/* as above */
+	uint16		index;			/* of the entry */
+	uint16		flags;			/* its new ones */
+} xl_narad_freeze_segment;
+
+/*
  * Logs items first .. last, just placed at the end of a data page by the
  * critical section the caller is in, and sets the page's LSN.  old_upper is
  * pd_upper before them.  For relations that need no WAL: nothing.
  */
 extern void NaradXLogAppend(Relation rel, Buffer buffer, OffsetNumber first,
 							OffsetNumber last, uint16 old_upper, bool init);
+
+/* The same for what freezing has just done to a page. */
+extern void NaradXLogFreeze(Relation rel, Buffer buffer,
+							const OffsetNumber *items, int ndead, int nfrozen,
+							TransactionId horizon);
+extern void NaradXLogFreezeSegment(Relation rel, Buffer buffer, int index,
+								   uint16 flags, uint64 oldest_xid,
+								   TransactionId horizon);
 
 extern void NaradXLogRedo(XLogReaderState *record);
 extern void NaradXLogDesc(StringInfo buf, XLogReaderState *record);

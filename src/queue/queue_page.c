@@ -24,6 +24,7 @@
 #include "utils/rel.h"
 
 #include "log/log_meta.h"
+#include "log/log_status.h"
 #include "queue/queue_page.h"
 
 /*
@@ -90,9 +91,15 @@ NaradHeadClassify(const char *page, const NaradStateOwner *owner)
 	return head->group_id == owner->group_id ? NARAD_HEAD_OURS : NARAD_HEAD_GONE;
 }
 
-/* A well-formed chain page of ours, or of an older group of our place? */
-static bool
-is_our_chain(const char *page, const NaradStateOwner *owner, bool older)
+/*
+ * NaradStateChainCheck
+ *
+ * A well-formed chain page of ours, or, if that will do, of an older group of
+ * our place?
+ */
+bool
+NaradStateChainCheck(const char *page, const NaradStateOwner *owner,
+					 bool older)
 {
 	const NaradStateChain *chain = NaradPageStateChain(page);
 
@@ -117,7 +124,7 @@ NaradStateChainCopy(Relation rel, BlockNumber block, const NaradStateOwner *owne
 {
 	return block < RelationGetNumberOfBlocks(rel) &&
 		NaradPageCopyChecked(rel, block, copy) &&
-		is_our_chain(copy, owner, older);
+		NaradStateChainCheck(copy, owner, older);
 }
 
 /*
@@ -176,15 +183,30 @@ NaradJournalNext(const char *page, Size *at)
  *
  * What has become of the transaction of an entry.  In progress is asked first:
  * who is not, has his end in the commit log.  No LWLock of storage is held.
+ *
+ * An id that the commit log does not know, any more or yet, stands only on a
+ * page that was damaged, or not to be read, when VACUUM came by to replace it.
+ * Then the messages are delivered again (I1).
  */
 NaradEntryFate
 NaradJournalFate(const NaradJournalEntry *entry, uint32 generation)
 {
 	TransactionId xid = (TransactionId) entry->xid;
+	NaradEntryFate fate = NARAD_ENTRY_VOID;
 
-	if (entry->generation != generation)
+	if (entry->generation != generation || entry->xid == NARAD_JOURNAL_VOID)
 		return NARAD_ENTRY_VOID;
-	if (TransactionIdIsInProgress(xid))
-		return NARAD_ENTRY_OPEN;
-	return TransactionIdDidCommit(xid) ? NARAD_ENTRY_COMMITTED : NARAD_ENTRY_VOID;
+	if (entry->xid == NARAD_JOURNAL_COMMITTED)
+		return NARAD_ENTRY_COMMITTED;
+
+	NaradStatusLock();
+	if (!NaradStatusIsForgottenFull(entry->xid))
+	{
+		if (TransactionIdIsInProgress(xid))
+			fate = NARAD_ENTRY_OPEN;
+		else if (TransactionIdDidCommit(xid))
+			fate = NARAD_ENTRY_COMMITTED;
+	}
+	NaradStatusUnlock();
+	return fate;
 }

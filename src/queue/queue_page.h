@@ -3,8 +3,8 @@
  * queue_page.h
  *	  What is on a state page, and reading one.
  *
- * Only the files queue_state.c (writing) and queue_load.c (loading) look into
- * state pages.
+ * Only the files queue_state.c (writing), queue_load.c (loading) and
+ * queue_freeze.c look into state pages.
  *
  * The head page, after the page header:
  *
@@ -113,11 +113,15 @@ typedef struct NaradDeliveries
 
 typedef struct NaradJournalEntry
 {
-	uint64		xid;			/* FullTransactionId */
+	uint64		xid;			/* FullTransactionId, or NARAD_JOURNAL_* */
 	uint32		generation;
 	uint32		nranges;
 	NaradRange	ranges[FLEXIBLE_ARRAY_MEMBER];
 } NaradJournalEntry;
+
+/* In place of an xid that is too old to be asked about; see queue_freeze.c. */
+#define NARAD_JOURNAL_VOID		UINT64CONST(0)	/* it aborted */
+#define NARAD_JOURNAL_COMMITTED UINT64CONST(2)	/* it committed */
 
 #define NARAD_ENTRY_SIZE(nranges) \
 	(offsetof(NaradJournalEntry, ranges) + (nranges) * sizeof(NaradRange))
@@ -175,6 +179,10 @@ extern NaradHeadKind NaradStateHeadCopy(Relation rel, BlockNumber block,
 extern bool NaradStateChainCopy(Relation rel, BlockNumber block,
 								const NaradStateOwner *owner, bool older,
 								char *copy);
+
+/* The same of a page that is copied, or locked. */
+extern bool NaradStateChainCheck(const char *page,
+								 const NaradStateOwner *owner, bool older);
 extern uint32 NaradImageCrc(const char *image, Size len);
 
 /* The entry at *at of a page's contents, or NULL; *at moves on. */

@@ -73,6 +73,13 @@ extern void NaradStateStartAt(Relation rel, NaradRelInfo *info,
 							  const NaradGroupEntry *group, int partition,
 							  NaradOffset frontier);
 
+/*
+ * queue_freeze.c, for NaradLogEventTable: no journal entry of a transaction
+ * before a limit has to be asked about any more.
+ */
+extern uint64 NaradStateFreeze(Relation rel, NaradTopicId topic_id,
+							   uint64 limit, uint64 oldest, uint64 *nfrozen);
+
 /* What a page says without its image: WAL-logged state. */
 typedef struct NaradStateFigures
 {

@@ -62,6 +62,7 @@
 #include "queue/queue_dirty.h"
 #include "queue/queue_saved.h"
 #include "queue/queue_shard.h"
+#include "queue/queue_state.h"
 #include "queue/queue_topic.h"
 
 #define TOPIC_BUCKETS 1024
@@ -994,6 +995,7 @@ NaradQueueTopicRegister(void)
 	NaradLogEventTable.topic_gone = NaradQueueTopicGone;
 	NaradLogEventTable.records_decided = NaradWaitRecords;
 	NaradLogEventTable.retention_wanted = NaradDirtyWant;
+	NaradLogEventTable.freeze_states = NaradStateFreeze;
 	CacheRegisterRelcacheCallback(settings_invalidated, (Datum) 0);
 	previous_object_access = object_access_hook;
 	object_access_hook = topic_object_access;

@@ -23,3 +23,7 @@ BEGIN
     END LOOP;
     RAISE EXCEPTION 'nobody came to stop point "%"', name;
 END $$;
+
+-- Uses up about so many transaction ids; returns how many.
+CREATE OR REPLACE FUNCTION narad_test.burn_xids(count bigint) RETURNS bigint
+    AS '$libdir/narad', 'narad_burn_xids' LANGUAGE C STRICT;

@@ -57,6 +57,14 @@ is($s->value(q{SELECT string_agg(end_offset || '/' || last_stable, ' ' ORDER BY 
 	WHERE topic = 'idle'::regclass}) =~ /3\/3/ ? 1 : 0, 1, 'with its partitions');
 is($s->value(q{SELECT count(*) FROM narad.groups WHERE topic = 'idle'::regclass AND in_flight = 0}), 4, 'and groups');
 
+# Wraparound does not wait for memory.
+foreach my $topic (qw(idle filled))
+{
+	is($s->try("VACUUM (FREEZE) $topic"), '00000', "VACUUM freezes $topic") or diag($s->{error});
+}
+is($s->value(q{SELECT count(*) FROM pg_class WHERE relname = 'filled' AND age(relfrozenxid) < 100}), 1,
+	'and relfrozenxid moves');
+
 # In use again, and new ones.
 is($s->value(q{SELECT count(*) FROM narad.produce_array('idle', '[3]')}), 1, 'another topic can be produced to');
 is($s->try(qq{SELECT narad.create_topic('new$_', partitions => 3)}), '00000', "topic new$_ can be made") for 1 .. 5;

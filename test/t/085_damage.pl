@@ -258,6 +258,12 @@ my %wrong = (
 	prepared => [ 2, put(64, 'L', 99), qr/more pages are prepared than it has/ ],
 	used => [ 2, put(68, 'L', 99), qr/more pages are used than it has/ ],
 	epoch => [ 2, put(72, 'L', 9), qr/is of epoch 9, and the topic of 1/ ],
+	flags => [ 2, put(2, 'S', 8), qr/flags are not known/ ],
+	flags_alone => [ 2, put(2, 'S', 1), qr/flags need that of being frozen/ ],
+	flags_both => [ 2, put(2, 'S', 7), qr/flags contradict each other/ ],
+	marks => [ 0x4e03, edit_data(sub {
+		my $at = unpack('L', substr($_[0], 24, 4)) & 0x7fff;
+		substr($_[0], $at + 22, 2) |= pack('S', 0x30) }), qr/record is marked as dead, and as committed/ ],
 	still_open => [ 2, put(0, 'C', 2), qr/segment 1 is open, but not the last/ ],
 	freed => [ 2, edit_entry(sub { substr($_[1], $_[0], 80) = "\0" x 80 }), qr/segments 1 to 1 are missing/ ],
 	base => [ 0x4e03, edit_data(sub { substr($_[0], 8192 - 56 + 24, 8) = pack('Q', 0) }),

@@ -1,0 +1,271 @@
+# Copyright (c) 2026, the Narad authors
+#
+# I10: a full disk, or one that fails, costs who wanted room an error, 53100 or
+#      58030, and nothing else: others go on, nothing is half there, and when
+#      there is room again work goes on where it was.
+# I11: on a standby a damaged page loses what was on it, and nothing else; and
+#      the topic can be used when that is promoted.
+#
+# The disk is test/fail_io/fail_io.c, preloaded into the server.
+
+use strict;
+use warnings;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use NaradTest;
+
+my $inputs = $ENV{NARAD_INPUTS} || "$FindBin::RealBin/../..";
+my $dir = PostgreSQL::Test::Utils::tempdir_short;
+my $library = "$dir/fail_io.so";
+my $control = "$dir/fail_io.now";
+
+plan skip_all => 'fails calls by their names on Linux' unless $^O eq 'linux';
+plan skip_all => 'needs a C compiler'
+  if system('cc', '-O2', '-shared', '-fPIC', '-o', $library, "$inputs/test/fail_io/fail_io.c", '-ldl') != 0;
+
+my $node = narad_node('disk', streaming => 1, conf => [
+	'autovacuum = off', "wal_consistency_checking = 'narad'", 'shared_buffers = 8MB',
+	'wal_keep_size = 256MB' ]);
+{
+	local $ENV{LD_PRELOAD} = $library;
+	local $ENV{FAIL_IO} = $control;
+	$node->start;
+}
+$node->safe_psql('postgres', 'CREATE EXTENSION narad; CREATE TABLE effect (n int);');
+create_helpers($node);
+
+my %errno = (ENOSPC => [ 28, '53100' ], EIO => [ 5, '58030' ]);
+
+# From now on calls fail for the file of a topic, or work again.
+sub break_disk
+{
+	my ($errno, $kind, $t) = @_;
+	my $path = one_value($node, "SELECT pg_relation_filepath('$t')");
+	append_to_file("$control.new", "$errno{$errno}[0] $kind /$path\n");
+	rename("$control.new", $control) or die $!;
+	return;
+}
+
+sub mend_disk { unlink($control) or die $!; return; }
+
+sub try
+{
+	my ($sql) = @_;
+	my $s = narad_session($node);
+	my $state = $s->try("SET client_min_messages = error; $sql") // 'connection lost';
+	my @rows = map { join('|', @$_) } @{ $s->{rows} };
+	$s->quit;
+	return ($state, @rows);
+}
+
+sub fails
+{
+	my ($errno, $sql, $name) = @_;
+	is((try($sql))[0], $errno{$errno}[1], "$errno: $name");
+	return;
+}
+
+sub works
+{
+	my ($sql, $expected, $name) = @_;
+	is(join('/', try($sql)), "00000/$expected", $name);
+	return;
+}
+
+sub is_sound
+{
+	my ($t, $name) = @_;
+	is(join("\n", try("SELECT * FROM narad.verify('$t')")), '00000', "$name: verify finds nothing");
+	return;
+}
+
+# Does the library do what the rest relies on?
+$node->safe_psql('postgres', 'CREATE TABLE plain (t text); INSERT INTO plain SELECT repeat(md5(i::text), 50) FROM generate_series(1, 100) i;');
+break_disk('ENOSPC', 'extend', 'plain');
+fails('ENOSPC', q{INSERT INTO plain SELECT repeat(md5(i::text), 50) FROM generate_series(1, 5000) i}, 'a table cannot grow');
+mend_disk();
+
+foreach my $errno ('ENOSPC', 'EIO')
+{
+	my $t = lc("t_$errno");
+	$node->safe_psql('postgres', "SELECT narad.create_topic('$t', partitions => 2, segment_size => '256kB');");
+	$node->safe_psql('postgres', "SELECT narad.create_topic('other_$errno')");
+
+	# From the first byte on: block 0, the directory, pages of segments.
+	break_disk($errno, 'extend', $t);
+	fails($errno, "SELECT * FROM narad.produce('$t', '1', partition => 0)", 'a first message');
+	fails($errno, "SELECT * FROM narad.consume('$t')", 'a first consume');
+	works("SELECT count(*) FROM $t", 0, "$errno: nothing is there");
+	works("SELECT count(*) FROM narad.produce('other_$errno', '1')", 1, "$errno: another topic works");
+	mend_disk();
+	works("SELECT msg_offset FROM narad.produce('$t', '1', partition => 0)", 0, "$errno: with room it works");
+	works("SELECT msg_offset FROM narad.consume('$t')", 0, "$errno: and is delivered");
+	is_sound($t, "$errno, the first");
+
+	# Pages that were prepared are used up; then it is over.
+	break_disk($errno, 'extend', $t);
+	my $s = narad_session($node);
+	my ($nput, $state) = (1, '00000');
+	while ($nput < 1000)
+	{
+		$state = $s->try("INSERT INTO $t (partition, value) VALUES (0, nt.msg('$nput', 1, 900))");
+		last if $state ne '00000';
+		$nput++;
+	}
+	is($state, $errno{$errno}[1], "$errno: producers meet it when pages are used up");
+	cmp_ok($nput, '>', 8, "$errno: and not before ($nput messages)");
+	is($s->try("INSERT INTO $t (partition, value) VALUES (0, nt.msg('$nput', 1, 900))"), $errno{$errno}[1], "$errno: each time");
+	is($s->try("INSERT INTO $t (partition, value) SELECT 0, nt.msg('c' || i, 1, 900) FROM generate_series(1, 200) i"),
+		$errno{$errno}[1], "$errno: in bulk, too");
+	is($s->try("INSERT INTO $t (partition, value) SELECT 0, nt.msg('l', 1, 100000)"), $errno{$errno}[1], "$errno: a large one");
+	$s->quit;
+	works("SELECT count(*) FROM $t", $nput, "$errno: readers go on");
+	works("SELECT count(*) FROM narad.fetch('$t', 0, 0, 10000)", $nput, "$errno: also by fetch");
+	works("SELECT count(*) FROM narad.consume('$t', 5)", 5, "$errno: and consumers");
+	is_sound($t, "$errno, in the middle");
+	my $size = -s $node->data_dir . '/' . one_value($node, "SELECT pg_relation_filepath('$t')");
+	mend_disk();
+	works("INSERT INTO $t (partition, value) SELECT 0, nt.msg('$nput', 1, 900) RETURNING msg_offset >= $nput", 't', "$errno: with room it goes on");
+	$node->safe_psql('postgres', "INSERT INTO $t (partition, value) SELECT i % 2, nt.msg('m' || i, 1, 900) FROM generate_series(1, 300) i");
+	works("SELECT count(*) FROM $t", $nput + 301, "$errno: all there is");
+	is_sound($t, "$errno, after it");
+	cmp_ok(-s $node->data_dir . '/' . one_value($node, "SELECT pg_relation_filepath('$t')"), '<',
+		$size + 2 * 1048576, "$errno: failed attempts took no room");
+
+	# A group's first state page: the ack and what it is atomic with fail
+	# together (I5).
+	$node->safe_psql('postgres', "SELECT narad.create_group('$t', 'g' || i) FROM generate_series(1, 6) i");
+	break_disk($errno, 'extend', $t);
+	my $failed = 0;
+	foreach my $i (1 .. 40)
+	{
+		my ($got) = try("SELECT narad.create_group('$t', 'more_$i', 'latest')");
+		$failed = $i if $got eq $errno{$errno}[1] && !$failed;
+	}
+	cmp_ok($failed, '>', 0, "$errno: groups need room at some time");
+	$s = narad_session($node);
+	foreach my $g (1 .. 6)
+	{
+		my $before = one_value($node, 'SELECT count(*) FROM effect');
+		my ($got) = try("BEGIN; INSERT INTO effect VALUES ($g);"
+			  . " SELECT narad.ack(receipt) FROM narad.consume('$t', 1, consumer_group => 'g$g', partition => 0); COMMIT");
+		my $after = one_value($node, 'SELECT count(*) FROM effect');
+		is($after, $before + ($got eq '00000' ? 1 : 0), "$errno: an ack that fails takes its effect along ($got)");
+		my (undef, $next) = try("SELECT msg_offset FROM narad.consume('$t', 1, consumer_group => 'g$g', partition => 0)");
+		is($next, $got eq '00000' ? 1 : 0, "$errno: and the message comes again if it failed");
+	}
+	mend_disk();
+	is_sound($t, "$errno, groups");
+	works("SELECT msg_offset FROM narad.consume('$t', 1, consumer_group => 'g1', partition => 1)", 0, "$errno: groups go on");
+	$s->quit;
+
+	# What is in the way cannot be written out: an error at most, and once the
+	# disk is mended a checkpoint has all.
+	break_disk($errno, 'write', $t);
+	foreach my $sql ("SELECT count(*) FROM $t", "INSERT INTO $t (partition, value) SELECT 1, nt.msg('w' || i, 1, 900) FROM generate_series(1, 1500) i",
+		"SELECT count(*) FROM narad.consume('$t', 1000)")
+	{
+		like((try($sql))[0], qr/^(00000|$errno{$errno}[1])$/, "$errno: no write works: $sql");
+	}
+	mend_disk();
+	is((try('CHECKPOINT'))[0], '00000', "$errno: a checkpoint works afterwards");
+	is_sound($t, "$errno, writes");
+	works("SELECT count(*) FROM narad.produce('$t', '1', partition => 1)", 1, "$errno: producers go on");
+}
+
+# Whatever it was, a crash finds the same.
+my $hash = topic_hash($node);
+$node->stop('immediate');
+$node->start;
+is(topic_hash($node), $hash, 'a crash changes nothing');
+is_sound($_, "$_ after a crash") foreach qw(t_enospc t_eio);
+
+# ------------------------------------------------------- damage on a standby
+
+$node->safe_psql('postgres', qq{
+SELECT narad.create_topic('s_$_', partitions => 2, segment_size => '256kB');
+INSERT INTO s_$_ (partition, value) SELECT i % 2, to_jsonb(rpad(i::text, 950, 'x')) FROM generate_series(0, 999) i;
+SELECT narad.ack(array_agg(receipt)) FROM narad.consume('s_$_', 100, partition => 0);
+}) foreach qw(data zeros slots meta state sound);
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$node->safe_psql('postgres', 'CHECKPOINT');
+$node->backup('base');
+$standby->init_from_backup($node, 'base', has_streaming => 1);
+$standby->start;
+$node->wait_for_catchup($standby);
+my $block = one_value($node, q{SELECT (ctid::text::point)[0]::int FROM s_data WHERE partition = 0 AND msg_offset = 250});
+$standby->stop;
+
+# Changes the first page of a kind, or a block by its number.
+sub damage
+{
+	my ($t, $which, $code) = @_;
+	my $path = $standby->data_dir . '/' . one_value($node, "SELECT pg_relation_filepath('$t')");
+	my ($at, $n) = (0, 0);
+	open(my $fh, '+<:raw', $path) or die "$path: $!";
+	while (sysread($fh, my $page, 8192) == 8192)
+	{
+		if ($which < 0x4000 ? $at == $which : unpack('S', substr($page, 8192 - 8, 2)) == $which)
+		{
+			$code->($page);
+			sysseek($fh, $at * 8192, 0);
+			syswrite($fh, $page);
+			$n++;
+		}
+		sysseek($fh, ++$at * 8192, 0);
+	}
+	close($fh);
+	cmp_ok($n, '>', 0, "$t is damaged on the standby");
+	return;
+}
+my $flip = sub { substr($_[0], 4000, 8) ^= "\xff" x 8 };
+damage('s_data', $block, $flip);
+damage('s_zeros', $block, sub { $_[0] = "\0" x 8192 });
+damage('s_slots', 1, $flip);
+damage('s_meta', 0, $flip);
+damage('s_state', 0x4e06, $flip);
+$standby->start;
+
+sub standby_try
+{
+	my ($sql) = @_;
+	my $s = narad_session($standby);
+	my $state = $s->try("SET client_min_messages = error; $sql") // 'connection lost';
+	my @rows = map { join('|', @$_) } @{ $s->{rows} };
+	$s->quit;
+	return join('/', $state, @rows);
+}
+
+foreach my $t (qw(s_data s_zeros))
+{
+	is(standby_try("SELECT count(*) FROM $t"), 'XX001', "$t on the standby: a scan is an error");
+	is(standby_try("SELECT count(*) FROM narad.fetch('$t', 0, 0, 10000)"), '00000/492', "$t on the standby: fetch skips a page");
+	is(standby_try("SELECT count(*) FROM narad.fetch('$t', 1, 0, 10000)"), '00000/500', "$t on the standby: and nothing else");
+	like(standby_try("SELECT * FROM narad.verify('$t')"), qr/^00000\/error\|0\|248\|$block\|page/, "$t on the standby: verify names it");
+}
+foreach my $t (qw(s_slots s_meta))
+{
+	is(standby_try("SELECT count(*) FROM narad.fetch('$t', 0, 0)"), 'XX001', "$t on the standby: fetch is an error");
+	like(standby_try("SELECT * FROM narad.verify('$t')"), qr/^00000\/error\|/, "$t on the standby: verify names it");
+}
+like(standby_try('SELECT count(*) FROM narad.partitions'), qr/^00000\//, 'the views can be read');
+is(standby_try("SELECT count(*) FROM s_sound"), '00000/1000', 'another topic is whole');
+
+# The primary goes on, and what it does comes here.
+$node->safe_psql('postgres', qq{INSERT INTO s_$_ (partition, value) SELECT i % 2, '"later"' FROM generate_series(0, 9) i}) foreach qw(data sound);
+$node->wait_for_catchup($standby);
+is(standby_try("SELECT count(*) FROM narad.fetch('s_data', 0, 0, 10000)"), '00000/497', 'replay goes on');
+
+$standby->promote;
+is(standby_try("SELECT count(*) FROM narad.consume('s_data', 10000, partition => 0)"), '00000/397', 'promoted: consumers skip the page');
+is(standby_try("SELECT count(*) FROM narad.produce('s_data', '1', partition => 0)"), '00000/1', 'promoted: producers go on');
+is(standby_try("SELECT min(msg_offset) FROM narad.consume('s_state', 1, partition => 0)"), '00000/0', 'promoted: a group whose page is lost starts again');
+is(standby_try("SELECT count(*) FROM narad.produce('s_slots', '1')"), 'XX001', 'promoted: without its directory a topic is refused');
+is(standby_try("SELECT count(*) FROM narad.verify('s_sound')"), '00000/0', 'promoted: another topic is sound');
+unlike(slurp_file($_->logfile), qr/TRAP:|PANIC:|was terminated by signal/, $_->name . ' stayed up') foreach ($node, $standby);
+
+done_testing();
