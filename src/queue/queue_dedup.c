@@ -711,7 +711,7 @@ claim_one(DedupCall *call, int n)
 
 		status = read_position(call, claim, &found, &same, &xid);
 		if (status == NARAD_READ_DEAD || status == NARAD_READ_CORRUPT ||
-			status == NARAD_READ_END)
+			status == NARAD_READ_DROPPED || status == NARAD_READ_END)
 			remove_position(call, claim->hash, &found);
 		else if (!same)
 		{
