@@ -73,15 +73,21 @@ toast_compress_datum(Datum value, char cmethod)
 	return PointerGetDatum(NULL);
 }
 
+/* Columns of fixed length, together as long as the row; nfilled not null. */
 static TupleDesc
-make_desc(int natts)
+make_desc(int natts, int nfilled)
 {
 	TupleDesc	desc = palloc0(offsetof(TupleDescData, attrs) +
 							   natts * sizeof(FormData_pg_attribute));
+	Size		len = NARAD_PREFIX_LEN + row_len;
 
 	desc->natts = natts;
 	for (int i = 0; i < natts; i++)
-		TupleDescAttr(desc, i)->attlen = 4;
+	{
+		TupleDescAttr(desc, i)->attlen = len / nfilled +
+			(i == 0 ? len % nfilled : 0);
+		TupleDescAttr(desc, i)->attalign = TYPALIGN_CHAR;
+	}
 	return desc;
 }
 
@@ -90,13 +96,14 @@ static char *
 make_record(int natts, bool has_null, Size len,
 			const NaradRecordExtra *extra, uint32 *size)
 {
-	TupleDesc	desc = make_desc(natts);
+	TupleDesc	desc;
 	Datum	   *values = palloc0(natts * sizeof(Datum));
 	bool	   *isnull = palloc0(natts * sizeof(bool));
 	NaradRecord record;
 	char	   *bytes;
 
 	row_len = len;
+	desc = make_desc(natts, has_null ? natts - 1 : natts);
 	isnull[natts - 1] = has_null;
 	NaradRecordForm(&record, desc, values, isnull, extra);
 	NaradRecordFinish(&record, 77, 5, 3, 1000, 2000, 990, 1900);
