@@ -251,7 +251,16 @@ RESET client_min_messages;
 FETCH FORWARD ALL FROM c;
 SET client_min_messages = warning;
 COMMIT;
-SELECT count(*) FROM narad.apply_retention('rt_cut');
+-- Whoever uses the topic at the moment (the worker may) puts it off.
+SELECT set_config('rt.size', :'size', false) <> '' AS noted;
+DO $$
+BEGIN
+	FOR i IN 1 .. 1000 LOOP
+		PERFORM narad.apply_retention('rt_cut');
+		EXIT WHEN pg_relation_size('rt_cut') < current_setting('rt.size')::bigint / 8;
+		PERFORM pg_sleep(0.02);
+	END LOOP;
+END $$;
 SELECT pg_relation_size('rt_cut') < :size / 8 AS given_back;
 SELECT narad.alter_topic('rt_cut', reset => '{retention}');
 SELECT pg_temp.fill('rt_cut', 1000);
