@@ -475,11 +475,11 @@ sub file_of
 	foreach my $t ('damaged', 'beyond')
 	{
 		take_all($s, $t);
-		ack_where($s, $t, 'off < 2');
+		ack_where($s, $t, $t eq 'damaged' ? 'off = 3' : 'off < 2');
 	}
 	$s->quit;
 	$node->restart;
-	is(comes('damaged'), '2 3 4', 'the next write has replaced the damaged page');
+	is(comes('damaged'), '4', 'the next write has replaced the damaged page');
 	is(comes('beyond'), '2 3 4', 'and the one from beyond');
 	$node->stop;
 	command_ok([ 'pg_checksums', '--enable', '-D', $node->data_dir ], 'checksums are on again');
