@@ -124,12 +124,13 @@ NaradLogPartitionGet(NaradLogTopic *topic, int partition)
 {
 	NaradLogPartition *part = NaradLogPartitionFind(topic, partition);
 
-	Assert(partition >= 0 &&
-		   partition < (int) pg_atomic_read_u32(&topic->npartitions));
 	if (part != NULL)
 		return part;
 
+	/* Who has the number from the metapage may be ahead of memory till here. */
 	LWLockAcquire(&topic->alloc_lock, LW_EXCLUSIVE);
+	Assert(partition >= 0 &&
+		   partition < (int) pg_atomic_read_u32(&topic->npartitions));
 	part = NaradLogPartitionFind(topic, partition);
 	if (part == NULL)
 	{
@@ -202,6 +203,7 @@ NaradLogTopicGrow(Relation rel, int npartitions)
 	if (has_room && pg_atomic_read_u32(&topic->npartitions) < wanted)
 	{
 		NaradMetaModify(rel, set_npartitions, &wanted);
+		NARAD_STOP("growing");
 		pg_atomic_write_u32(&topic->npartitions, wanted);
 	}
 	LWLockRelease(&topic->alloc_lock);

@@ -724,18 +724,22 @@ attach_topic(Relation rel)
  *
  * What this backend knows of a topic; NULL while its file is empty.  The
  * number of partitions is that of now: it may grow while the topic is in use,
- * and on a standby no invalidation tells of that in time.  Any lock.
+ * and on a standby no invalidation tells of that in time.  It never falls, as
+ * it would for who read it from the metapage just before memory had it, too.
+ * Any lock.
  */
 NaradRelInfo *
 NaradRelInfoGet(Relation rel)
 {
 	NaradRelInfo *info = rel->rd_amcache;
-
 	NaradMetaData meta;
 
 	if (info != NULL && info->shared != NULL)
 	{
-		info->npartitions = pg_atomic_read_u32(&info->shared->npartitions);
+		int			npartitions =
+		(int) pg_atomic_read_u32(&info->shared->npartitions);
+
+		info->npartitions = Max(info->npartitions, npartitions);
 		return info;
 	}
 	if (!NaradMetaRead(rel, &meta))

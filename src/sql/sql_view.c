@@ -199,7 +199,7 @@ read_head(TopicLook *look, int step)
 	else
 	{
 		look->has_meta = NaradMetaRead(look->rel, &look->meta);
-		look->npartitions = look->has_meta ? look->meta.npartitions : 1;
+		look->npartitions = NaradTopicPartitions(look->rel);
 	}
 }
 
