@@ -15,6 +15,9 @@ do not overlap, the model can say of each exactly what its answer may be:
   I7  fetch returns what is committed below the last stable offset, in order
   I12 offsets rise, also over TRUNCATE, and old receipts stay void
 
+A seek acts at once, rolled back or not: leases and pins of the partition are
+void, those of open transactions included.
+
 The server is stopped, and killed, in between.  Prints the seed; the same seed
 and the same number of operations do the same again.
 """
@@ -125,6 +128,7 @@ class Session:
         self.levels = []
         self.failed = False
         self.has_xid = False
+        self.has_sought = False
         self.snapshot = None    # number of the commit seen, in RR
         self.is_rr = False
         self.topics = set()     # locked by the open transaction
@@ -201,7 +205,8 @@ class Driver:
         topic.open.discard(where)
         topic.messages[where] = message
         for group in topic.groups.values():
-            group.fresh[message.part].add(message.off)
+            if message.off >= group.start[message.part]:
+                group.fresh[message.part].add(message.off)
 
     def settle(self, group, lease, has_xid):
         if group.leases.get(lease.where) is not lease:
@@ -225,7 +230,8 @@ class Driver:
 
     def unpin(self, group, lease, levels):
         """Takes back the actions of levels that are rolled back."""
-        if lease.state != "pinned" or group.gone:
+        if lease.state != "pinned" or group.gone or \
+                group.leases.get(lease.where) is not lease:
             return
         lease.actions = [a for a in lease.actions if a[0] not in levels]
         if lease.actions:
@@ -287,6 +293,7 @@ class Driver:
         session.levels = []
         session.failed = False
         session.has_xid = False
+        session.has_sought = False
         session.snapshot = None
         session.is_rr = False
         session.topics = set()
@@ -330,8 +337,8 @@ class Driver:
         self.nprepared += 1
         gid = "m%d" % self.nprepared
         rows = self.run(session, "PREPARE TRANSACTION '%s'" % gid)
-        if has_pins:
-            expect(rows == "0A000", "acks were prepared: %s", rows)
+        if has_pins or session.has_sought:
+            expect(rows == "0A000", "acks or a seek were prepared: %s", rows)
             self.roll_back(session, 0)
             return self.end(session)
         expect(not isinstance(rows, str), "PREPARE fails: %s", rows)
@@ -634,6 +641,40 @@ class Driver:
         if session.is_open:
             session.topics.add(group.topic)
 
+    # ---------------------------------------------------------------- moving
+
+    def seek(self, session):
+        group = self.pick_group()
+        topic = group.topic
+        part = self.rng.randrange(topic.npartitions)
+        if topic.high[part] < topic.base[part]:
+            return
+        low, end = self.must(self.control, "SELECT earliest, end_offset FROM"
+                             " narad.offsets('%s') WHERE partition = %d"
+                             % (topic.name, part))[0]
+        target = max(low, end - self.rng.randrange(30))
+        rows = self.run(session, "SELECT narad.seek('%s', '%s', %d, %d)" %
+                        (topic.name, group.name, part, target))
+        expect(not isinstance(rows, str), "seek fails: %s", rows)
+        if session.is_open:
+            session.topics.add(topic)
+            session.has_xid = True
+            session.has_sought = True
+        self.move(group, part, target)
+
+    def move(self, group, part, target):
+        for lease in [w for w in group.leases.values() if w.where[0] == part]:
+            if lease.receipt is not None:
+                group.topic.stale.append(lease.receipt)
+            lease.receipt = None
+            del group.leases[lease.where]
+        group.settled = {w for w in group.settled if w[0] != part}
+        group.maybe = {w: t for w, t in group.maybe.items() if w[0] != part}
+        group.fresh[part] = {off for p, off in group.topic.messages
+                             if p == part and off >= target}
+        group.start[part] = target
+        group.frontier.pop(part, None)
+
     # ------------------------------------------------------------- looking
 
     def fetch(self, session):
@@ -684,10 +725,10 @@ class Driver:
             expect(frontier >= low, "I6: the frontier of %s %s %d falls from "
                    "%d to %d", topic.name, group.name, part, low, frontier)
             group.frontier[part] = frontier
-            bad = [w for w in topic.messages
+            # Below the place it was moved to, it skips what is open, too.
+            bad = [w for w in list(topic.messages) + list(topic.open)
                    if w[0] == part and w[1] <= frontier and
                    w not in group.settled and w[1] >= group.start[part]]
-            bad += [w for w in topic.open if w[0] == part and w[1] <= frontier]
             expect(not bad, "I6: the frontier of %s %s is %d, and %s is not "
                    "settled", topic.name, group.name, frontier, bad[:5])
 
@@ -804,8 +845,8 @@ class Driver:
     OPERATIONS = (("produce", 22), ("consume", 26), ("settle_some", 26),
                   ("begin", 7), ("end_transaction", 9), ("savepoint", 3),
                   ("end_savepoint", 3), ("extend", 1), ("expire", 1.5),
-                  ("fetch", 2), ("change_group", 0.3), ("prepare", 0.7), ("kill", 0.1),
-                  ("truncate", 0.05))
+                  ("fetch", 2), ("change_group", 0.3), ("prepare", 0.7),
+                  ("seek", 0.3), ("kill", 0.1), ("truncate", 0.05))
 
     def one(self):
         session = self.rng.choice(self.sessions)
