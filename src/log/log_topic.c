@@ -808,7 +808,8 @@ NaradRelInfoTryAttach(Relation rel)
 
 		info = NaradRelInfoGet(rel);
 		info->shared = topic;
-		if (pg_atomic_read_u32(&topic->relid) != RelationGetRelid(rel))
+		if (topic != NULL &&
+			pg_atomic_read_u32(&topic->relid) != RelationGetRelid(rel))
 			pg_atomic_write_u32(&topic->relid, RelationGetRelid(rel));
 	}
 	return info;
