@@ -19,11 +19,12 @@
  *	- everything in it is settled, as far as the caller says, or
  *	- there is no record in it that could ever be read.
  *
- * Entries are freed in the directory first, one WAL record for each page of
- * it; then the partition's map and start in memory follow.  The allocator
- * lock is held over both, so no place is given away that a reader could still
- * find by the map, and who sees another's page in a place that he found there
- * before also sees the start beyond it.
+ * The partition's start in memory is raised first, then entries are freed in
+ * the directory, one WAL record for each page of it, and then the map follows.
+ * The allocator lock is held over all, so no place is given away that a reader
+ * could still find by the map; and who finds a segment's entry freed, or
+ * another's page in its place, also sees the start beyond it, and takes nothing
+ * that is dropped for dead.
  *
  * Nobody waits for readers: they tell by the sequence on a page, and by the
  * partition's start or the directory's entry read afterwards, what they met.
@@ -42,10 +43,10 @@
  *			   for cutting the file.
  * Runs in:    the worker; any backend, by apply_retention.
  * WAL:        META_UPDATE; core's truncation.
- * On error:   what was freed before stays freed.  After an error between the
- *			   directory pages of one run memory keeps segments that are gone:
- *			   only a damaged directory page leads there, and readers then
- *			   find nothing.
+ * On error:   what was freed before stays freed.  After an error on a
+ *			   directory page, which only damage leads to, what was to be freed
+ *			   counts as dropped until the server's next start, and memory keeps
+ *			   segments that are gone.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -252,16 +253,27 @@ count_due(Relation rel, const NaradRetainPolicy *policy, int partition,
 	return n;
 }
 
-/* Memory follows: the partition begins behind its n oldest segments. */
+/*
+ * Readers come to know that the partition begins behind its n oldest segments.
+ * Whoever finds one of these in the map looks at the start afterwards.
+ */
+static void
+raise_start(NaradLogPartition *part, int n)
+{
+	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+	Assert((uint32) n < part->nmap);
+	pg_atomic_write_u64(&part->start_offset, part->map[n].first_offset);
+	LWLockRelease(&part->tail_lock);
+}
+
+/* They are gone. */
 static void
 forget_oldest(NaradLogPartition *part, int n)
 {
 	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
 	LWLockAcquire(&part->map_lock, LW_EXCLUSIVE);
-	Assert((uint32) n < part->nmap);
 	part->nmap -= n;
 	memmove(part->map, part->map + n, part->nmap * sizeof(NaradSegmentRef));
-	pg_atomic_write_u64(&part->start_offset, part->map[0].first_offset);
 	LWLockRelease(&part->map_lock);
 	LWLockRelease(&part->tail_lock);
 }
@@ -288,7 +300,9 @@ free_oldest(Relation rel, NaradLogTopic *topic, int partition,
 				  result);
 	if (n > 0)
 	{
+		raise_start(part, n);
 		NaradSegmentFreeLocked(rel, topic, refs, n);
+		NARAD_STOP("retain-entries");
 		forget_oldest(part, n);
 	}
 	LWLockRelease(&topic->alloc_lock);
