@@ -127,12 +127,13 @@ sealing_age(const NaradRetainPolicy *policy)
  * Seals the open segments whose first record is older than segment_age.  See
  * log_retain.h.
  */
-void
+bool
 NaradRetainRoll(Relation rel, NaradRelInfo *info,
 				const NaradRetainPolicy *policy, NaradRetainResult *result)
 {
 	int64		age = sealing_age(policy);
 	TimestampTz before = time_before(policy->now, age);
+	bool		rolled = false;
 	int			i;
 
 	for (i = 0; i < info->npartitions; i++)
@@ -143,7 +144,7 @@ NaradRetainRoll(Relation rel, NaradRelInfo *info,
 		CHECK_FOR_INTERRUPTS();
 		if (part == NULL)
 			continue;
-		(void) NaradAppendRoll(rel, info, i, before, false);
+		rolled |= NaradAppendRoll(rel, info, i, before, false);
 		LWLockAcquire(&part->tail_lock, LW_SHARED);
 		if (part->has_open && part->next_page > 0)
 			first = part->age_from;
@@ -151,6 +152,7 @@ NaradRetainRoll(Relation rel, NaradRelInfo *info,
 		if (first != DT_NOEND)
 			result->next = Min(result->next, time_after(first, age));
 	}
+	return rolled;
 }
 
 /* ---- freeing --------------------------------------------------------- */

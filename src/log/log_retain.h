@@ -42,10 +42,11 @@ extern void NaradRetainResultInit(NaradRetainResult *result);
 /*
  * All of these: the caller holds RowExclusiveLock, info is attached.
  *
- * Seals open segments that are old; result->next is brought forward.  No
- * narad lock.  Errors as an append, from which it needs memory and disk.
+ * Seals open segments that are old; result->next is brought forward.  True if
+ * there was one.  No narad lock.  Errors as an append, as which it needs memory
+ * and disk: so what can be freed is freed before.
  */
-extern void NaradRetainRoll(Relation rel, NaradRelInfo *info,
+extern bool NaradRetainRoll(Relation rel, NaradRelInfo *info,
 							const NaradRetainPolicy *policy,
 							NaradRetainResult *result);
 

@@ -315,14 +315,22 @@ find_settled(Relation rel, const NaradRelInfo *info)
 	return pass.settled;
 }
 
-/* Frees, with what all groups have settled. */
+/*
+ * Frees, with what all groups have settled.  Where there is no memory for the
+ * topic, whose lock keeps groups from being made meanwhile, that is left out.
+ */
 static void
 free_settled(Relation rel, NaradRelInfo *info, NaradRetainPolicy *policy,
 			 NaradRetainResult *result)
 {
-	NaradQueueTopic *topic = NaradQueueTopicGet(rel, info);
+	NaradQueueTopic *topic = NaradQueueTopicTryGet(rel, info);
 	NaradOffset *settled;
 
+	if (topic == NULL)
+	{
+		NaradRetainFree(rel, info, policy, result);
+		return;
+	}
 	LWLockAcquire(&topic->lock, LW_SHARED);
 	settled = find_settled(rel, info);
 	policy->settled = settled;
@@ -456,31 +464,49 @@ NaradQueueRetainPeek(Relation rel, NaradRelInfo *info)
 	return NaradRetainPeek(rel, &own_info, &policy, settings.cleanup_settled);
 }
 
+static void
+free_due(Relation rel, NaradRelInfo *info, bool drops_settled,
+		 NaradRetainPolicy *policy, NaradRetainResult *result)
+{
+	if (drops_settled)
+		free_settled(rel, info, policy, result);
+	else
+		NaradRetainFree(rel, info, policy, result);
+}
+
 /*
  * NaradQueueRetain
  *
  * Retention of one topic, by its settings.  See queue_retain.h.
+ *
+ * Sealing takes room on the disk, and perhaps memory.  What can be freed goes
+ * before: so a full disk does not keep retention from making room.
  */
 void
 NaradQueueRetain(Relation rel, const NaradRelInfo *info,
 				 NaradRetainResult *result)
 {
 	NaradTopicSettings settings = *NaradTopicSettingsGet(rel);
+	bool		drops_settled = settings.cleanup_settled;
 	NaradRelInfo own_info = *info;
 	NaradRetainPolicy policy;
 	int			nfreed = result->nfreed;
 
 	Assert(info->shared != NULL);
 	fill_policy(&settings, &policy);
-	pg_atomic_write_u32(&own_info.shared->drops_settled,
-						settings.cleanup_settled);
+	pg_atomic_write_u32(&own_info.shared->drops_settled, drops_settled);
 
-	NaradRetainRoll(rel, &own_info, &policy, result);
-	NARAD_STOP("retain-rolled");
-	if (settings.cleanup_settled)
-		free_settled(rel, &own_info, &policy, result);
-	else
-		NaradRetainFree(rel, &own_info, &policy, result);
+	NARAD_STOP("retain-begun");
+	free_due(rel, &own_info, drops_settled, &policy, result);
+	if (result->nfreed > nfreed)
+		overtake_groups(rel, &own_info);
+	nfreed = result->nfreed;
+
+	if (NaradRetainRoll(rel, &own_info, &policy, result))
+	{
+		NARAD_STOP("retain-rolled");
+		free_due(rel, &own_info, drops_settled, &policy, result);
+	}
 	NARAD_STOP("retain-freed");
 	if (result->nfreed > nfreed)
 		overtake_groups(rel, &own_info);

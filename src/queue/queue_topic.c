@@ -551,15 +551,16 @@ NaradQueueTopicWasGone(NaradTopicId topic_id)
 	return found;
 }
 
-/* Makes an entry, unless somebody else was faster. */
+/* Makes an entry, unless somebody else was faster; NULL without memory. */
 static NaradQueueTopic *
-make_topic(Relation rel, NaradRelInfo *info)
+make_topic(Relation rel, const NaradRelInfo *info)
 {
-	NaradTopicEntry *made = NaradAllocOrError(sizeof(NaradTopicEntry),
-											  "a topic");
+	NaradTopicEntry *made = NaradAlloc(sizeof(NaradTopicEntry));
 	NaradTopicEntry *entry;
 	NaradTopicEntry **bucket = topic_bucket(MyDatabaseId, info->topic_id);
 
+	if (made == NULL)
+		return NULL;
 	made->topic.database = MyDatabaseId;
 	made->topic.topic_id = info->topic_id;
 	pg_atomic_init_u32(&made->topic.relid, RelationGetRelid(rel));
@@ -583,14 +584,14 @@ make_topic(Relation rel, NaradRelInfo *info)
 }
 
 /*
- * NaradQueueTopicGet
+ * NaradQueueTopicTryGet
  *
  * The topic's entry, made if need be; tells the workers that this database
- * has a topic in use.  The caller has the relation locked, no narad lock, and
- * is not in recovery.  May error 53200.
+ * has a topic in use.  NULL without shared memory for it.  The caller has the
+ * relation locked, no narad lock, and is not in recovery.
  */
 NaradQueueTopic *
-NaradQueueTopicGet(Relation rel, NaradRelInfo *info)
+NaradQueueTopicTryGet(Relation rel, const NaradRelInfo *info)
 {
 	NaradQueueTopic *topic;
 
@@ -598,8 +599,24 @@ NaradQueueTopicGet(Relation rel, NaradRelInfo *info)
 	topic = NaradQueueTopicFind(info->topic_id);
 	if (topic == NULL)
 		topic = make_topic(rel, info);
-	if (pg_atomic_read_u32(&topic->relid) != RelationGetRelid(rel))
+	if (topic != NULL &&
+		pg_atomic_read_u32(&topic->relid) != RelationGetRelid(rel))
 		pg_atomic_write_u32(&topic->relid, RelationGetRelid(rel));
+	return topic;
+}
+
+/*
+ * NaradQueueTopicGet
+ *
+ * The same, with ERROR 53200 in place of NULL.
+ */
+NaradQueueTopic *
+NaradQueueTopicGet(Relation rel, NaradRelInfo *info)
+{
+	NaradQueueTopic *topic = NaradQueueTopicTryGet(rel, info);
+
+	if (topic == NULL)
+		NaradReportOutOfMemory("a topic");
 	return topic;
 }
 

@@ -132,6 +132,10 @@ extern void NaradTopicCheckAcl(Relation rel, AclMode mode);
  */
 extern NaradQueueTopic *NaradQueueTopicGet(Relation rel, NaradRelInfo *info);
 
+/* The same; NULL instead of an error when there is no memory for it. */
+extern NaradQueueTopic *NaradQueueTopicTryGet(Relation rel,
+											  const NaradRelInfo *info);
+
 /*
  * The relation of a topic id of this database, or InvalidOid if none is known
  * since the server started.  The caller then locks the relation and looks the
