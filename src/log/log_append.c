@@ -604,6 +604,8 @@ seal_entry(AppendState *state, NaradSegmentEntry *entry)
 	entry->last_time = part->last_time;
 	entry->newest_xid = part->newest_xid;
 	entry->pages_used = part->next_page;
+	if (part->has_ids)
+		entry->flags |= NARAD_SEGMENT_HAS_IDS;
 	if (part->imported)
 		entry->kept_day = (uint16)
 			Max(GetCurrentTimestamp() / USECS_PER_DAY + 1, 0);
@@ -684,6 +686,7 @@ open_next_segment(AppendState *state)
 	part->first_time = part->last_time;
 	part->must_seal = false;
 	part->imported = false;
+	part->has_ids = false;
 	part->has_open = true;
 	part->has_spare = false;
 	part->spare_prepared = 0;
@@ -857,6 +860,8 @@ fill_page(AppendState *state, Buffer buffer, bool init,
 						  part->partition, items[i]->offset, items[i]->time,
 						  special.base_offset, special.base_time);
 	NaradHullExtend(state->hull, items[0]->offset, items[n - 1]->offset);
+	for (i = 0; i < n && !part->has_ids; i++)
+		part->has_ids = NaradRecordHasDedupId(&items[i]->record);
 
 	START_CRIT_SECTION();
 	if (init)
@@ -1185,6 +1190,7 @@ write_part(AppendState *state, NaradAppendItem *item, uint32 pos,
 						  special.base_time);
 		NaradHullExtend(state->hull, item->offset, item->offset);
 		part->gate_end = item->offset + 1;
+		part->has_ids |= NaradRecordHasDedupId(record);
 	}
 
 	START_CRIT_SECTION();

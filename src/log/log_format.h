@@ -114,15 +114,20 @@ StaticAssertDecl(sizeof(NaradMetaData) == 128, "metapage contents");
  * Flags of an entry.  FROZEN: no xmin in the segment is to be asked about;
  * records that are not marked dead are visible to all.  Set with it, and of
  * sealed ones only: none of its records is dead, or (ALL_DEAD) all are.
- * CONTINUES: it was opened in the middle of a large record.
+ * CONTINUES: it was opened in the middle of a large record.  HAS_IDS, of sealed
+ * ones: there are, or may be, records with deduplication ids in it.
  */
 #define NARAD_SEGMENT_ALL_COMMITTED 0x01
 #define NARAD_SEGMENT_FROZEN		0x02
 #define NARAD_SEGMENT_ALL_DEAD		0x04
 #define NARAD_SEGMENT_CONTINUES		0x08
-#define NARAD_SEGMENT_KNOWN_FLAGS \
+#define NARAD_SEGMENT_HAS_IDS		0x10
+#define NARAD_SEGMENT_FREEZE_FLAGS \
 	(NARAD_SEGMENT_ALL_COMMITTED | NARAD_SEGMENT_FROZEN | \
-	 NARAD_SEGMENT_ALL_DEAD | NARAD_SEGMENT_CONTINUES)
+	 NARAD_SEGMENT_ALL_DEAD)
+#define NARAD_SEGMENT_KNOWN_FLAGS \
+	(NARAD_SEGMENT_FREEZE_FLAGS | NARAD_SEGMENT_CONTINUES | \
+	 NARAD_SEGMENT_HAS_IDS)
 
 /* Size classes of segments: class n is 2^n units of a split slot, but ... */
 #define NARAD_CLASS_SMALL		0

@@ -370,7 +370,7 @@ freeze_whole(FreezePlan *plan)
 		flags |= NARAD_SEGMENT_ALL_DEAD;
 	if (is_gone(freeze, plan->ref, &entry))
 		return;
-	flags |= entry.flags & NARAD_SEGMENT_CONTINUES;
+	flags |= entry.flags;
 
 	NARAD_STOP("freeze-segment");
 	if (!NaradSegmentFreeze(freeze->rel, plan->ref, flags, entry.oldest_xid,
@@ -390,7 +390,7 @@ freeze_whole(FreezePlan *plan)
  * is, at most `bound`.  Of an open segment under the tail lock.
  */
 static void
-freeze_part(FreezePlan *plan, uint16 flags, uint64 bound)
+freeze_part(FreezePlan *plan, uint64 bound)
 {
 	NaradFreeze *freeze = plan->freeze;
 	NaradLogPartition *part = partition_of(freeze, plan->ref);
@@ -407,7 +407,7 @@ freeze_part(FreezePlan *plan, uint16 flags, uint64 bound)
 	directory = ReadBuffer(freeze->rel, plan->ref->dir_block);
 	if (part != NULL)
 		LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
-	(void) NaradSegmentFreeze(freeze->rel, plan->ref, flags, bound,
+	(void) NaradSegmentFreeze(freeze->rel, plan->ref, 0, bound,
 							  InvalidTransactionId);
 	if (part != NULL)
 		LWLockRelease(&part->tail_lock);
@@ -433,7 +433,7 @@ freeze_sealed(NaradFreeze *freeze, const FreezeSegment *segment)
 	else if (plan->oldest_left == NOTHING_LEFT)
 		freeze_whole(plan);
 	else
-		freeze_part(plan, segment->entry.flags, NOTHING_LEFT);
+		freeze_part(plan, NOTHING_LEFT);
 	free_plan(plan);
 }
 
@@ -480,7 +480,7 @@ freeze_open(NaradFreeze *freeze, FreezeSegment *segment)
 	if (plan->ndamaged > 0)
 		leave_damaged(plan);
 	else
-		freeze_part(plan, segment->entry.flags, running);
+		freeze_part(plan, running);
 	free_plan(plan);
 }
 

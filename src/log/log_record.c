@@ -555,6 +555,23 @@ NaradRecordHeadLength(const char *record, uint32 len)
 }
 
 /*
+ * NaradRecordHasDedupId
+ *
+ * Has a record that is to be appended a deduplication id?  Plain memory work.
+ */
+bool
+NaradRecordHasDedupId(const NaradRecord *record)
+{
+	const NaradRecordHeader *hdr = (const NaradRecordHeader *) record->head;
+	NaradExtension ext;
+
+	return (hdr->flags & NARAD_RECORD_EXT) != 0 &&
+		read_extension(record->head, record->head_len, extension_start(hdr),
+					   &ext) &&
+		(ext.flags & NARAD_EXT_DEDUP) != 0;
+}
+
+/*
  * NaradRecordExtraGet
  *
  * What a record, or a large record's first part, has that is no column; the

@@ -47,6 +47,9 @@ typedef struct NaradRecord
 #define NaradRecordLength(r) ((r)->head_len + (r)->body_len)
 #define NaradRecordIsLarge(r) (NaradRecordLength(r) > NARAD_MAX_SMALL)
 
+/* Has it a deduplication id? */
+extern bool NaradRecordHasDedupId(const NaradRecord *record);
+
 /*
  * Forms a record from values in the current memory context.  The first three
  * columns are ignored.  External values are fetched, expanded ones

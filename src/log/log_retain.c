@@ -16,7 +16,8 @@
  *	- its last record is older than the policy keeps them, or
  *	- what comes after it in its partition is as large as the policy keeps,
  *	  those segments left out in which its last record goes on, or
- *	- everything in it is settled, as far as the caller says, or
+ *	- everything in it is settled, as far as the caller says, and no
+ *	  deduplication id in it is still to be known, or
  *	- there is no record in it that could ever be read.
  *
  * The partition's start in memory is raised first, then entries are freed in
@@ -199,20 +200,28 @@ copy_oldest(NaradLogPartition *part, NaradSegmentRef *refs, int64 *nbytes)
 	return nrefs;
 }
 
-/* May a segment go, apart from open transactions? */
-static bool
-is_due(const NaradRetainPolicy *policy, int partition,
+/*
+ * When a segment may go, apart from open transactions; DT_NOBEGIN: whatever
+ * the time is.
+ */
+static TimestampTz
+due_at(const NaradRetainPolicy *policy, int partition,
 	   const NaradSegmentEntry *entry, int64 newer_bytes)
 {
+	TimestampTz from = age_from(entry);
+	TimestampTz due = time_after(from, policy->retention);
+
 	if ((entry->flags & NARAD_SEGMENT_ALL_DEAD) != 0 ||
 		entry->first_offset == entry->end_offset)
-		return true;
-	if (age_from(entry) <= time_before(policy->now, policy->retention))
-		return true;
+		return DT_NOBEGIN;
 	if (policy->retention_bytes > 0 && newer_bytes >= policy->retention_bytes)
-		return true;
-	return policy->settled != NULL &&
-		entry->end_offset <= policy->settled[partition];
+		return DT_NOBEGIN;
+	if (policy->settled == NULL ||
+		entry->end_offset > policy->settled[partition])
+		return due;
+	if ((entry->flags & NARAD_SEGMENT_HAS_IDS) == 0)
+		return DT_NOBEGIN;
+	return Min(due, time_after(from, policy->dedup_window));
 }
 
 /*
@@ -229,17 +238,17 @@ count_due(Relation rel, const NaradRetainPolicy *policy, int partition,
 	for (n = 0; n < nrefs; n++)
 	{
 		NaradSegmentEntry entry;
+		TimestampTz due;
 
 		NaradSegmentReadOwnEntry(rel, &refs[n], &entry);
 		if (entry.state != NARAD_SEGMENT_SEALED ||
 			entry.partition != partition ||
 			entry.sequence != refs[n].sequence)
 			break;
-		if (!is_due(policy, partition, &entry, newer_bytes[n]))
+		due = due_at(policy, partition, &entry, newer_bytes[n]);
+		if (due > policy->now)
 		{
-			result->next = Min(result->next,
-							   time_after(age_from(&entry),
-										  policy->retention));
+			result->next = Min(result->next, due);
 			break;
 		}
 		if (entry.end_offset > stable &&

@@ -23,7 +23,8 @@ typedef struct NaradRetainPolicy
 	int64		retention_bytes;	/* and what is behind so many newer bytes
 									 * of its partition; 0: no limit */
 	const NaradOffset *settled; /* by partition: what ends at or below may go;
-								 * NULL: nothing for that reason */
+								 * NULL: nothing for that reason ... */
+	int64		dedup_window;	/* ... but what has ids not before that */
 } NaradRetainPolicy;
 
 typedef struct NaradRetainResult
@@ -32,8 +33,8 @@ typedef struct NaradRetainResult
 	int64		ndropped;		/* offsets in them, records at most */
 	bool		blocked;		/* an open transaction keeps some that were
 								 * due */
-	TimestampTz next;			/* when age alone asks for more, DT_NOEND:
-								 * never */
+	TimestampTz next;			/* when only time is wanting for more,
+								 * DT_NOEND: never */
 } NaradRetainResult;
 
 /* A result to which nothing has been added. */

@@ -840,8 +840,8 @@ NaradSegmentWriteEntries(Relation rel, NaradTopicId topic_id,
 /*
  * NaradSegmentFreeze
  *
- * Sets an entry's flags and oldest_xid if it still is the segment's, open or
- * sealed; false if not.  The entry is changed under its page's lock, so of a
+ * Adds to an entry's flags, and sets its oldest_xid, if it still is the
+ * segment's, open or sealed; false if not.  The entry is changed under its page's lock, so of a
  * sealed one nothing else needs to be held; of one that may be open the tail
  * lock, as whoever changes it then writes it whole.  A page that is none of
  * the directory, any more, has no entry.  Errors only on reading it.
@@ -863,11 +863,11 @@ NaradSegmentFreeze(Relation rel, const NaradSegmentRef *ref, uint16 flags,
 	if (is_there)
 	{
 		START_CRIT_SECTION();
-		entry->flags = flags;
+		entry->flags |= flags;
 		entry->oldest_xid = oldest_xid;
 		MarkBufferDirty(buffer);
-		NaradXLogFreezeSegment(rel, buffer, ref->dir_index, flags, oldest_xid,
-							   horizon);
+		NaradXLogFreezeSegment(rel, buffer, ref->dir_index, entry->flags,
+							   oldest_xid, horizon);
 		END_CRIT_SECTION();
 	}
 	UnlockReleaseBuffer(buffer);

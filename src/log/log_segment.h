@@ -144,7 +144,7 @@ extern void NaradSegmentWriteEntries(Relation rel, NaradTopicId topic_id,
 									 NaradEntryChange *changes, int nchanges);
 
 /*
- * Freezing: gives an entry flags and a lower bound of the xids left, WAL-logged
+ * Freezing: adds flags to an entry, and a lower bound of the xids left, WAL-logged
  * with the newest xid (or InvalidTransactionId) that others must see as
  * committed from now on.  False if the segment is no longer there.  Of an
  * entry that is not sealed the caller holds the tail lock.

@@ -322,7 +322,8 @@ recover_tail(TopicBuild *build, NaradLogPartition *part,
 		is_page_of(build, segment, (Page) copy.data))
 		part->first_time = NaradDataPageSpecial(copy.data)->base_time;
 
-	/* Whether these times were brought nobody knows any more. */
+	/* Whether these times were brought, or there are ids, nobody knows. */
+	part->has_ids = page > 0;
 	part->imported = page > 0 &&
 		part->last_time < GetCurrentTimestamp() - NARAD_IMPORT_AGE;
 	part->age_from = part->imported ? GetCurrentTimestamp() :

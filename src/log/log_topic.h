@@ -76,6 +76,7 @@ typedef struct NaradLogPartition
 	int64		age_from;		/* ... and when that came, by the clock */
 	bool		imported;		/* the open segment has, or may have, times
 								 * that inserters brought */
+	bool		has_ids;		/* same, and deduplication ids */
 	uint64		newest_xid;		/* FullTransactionId, of the open segment */
 	uint64		spare_oldest_xid;	/* lower bound for the spare, once opened */
 	uint32		open_epoch;		/* of the open segment */

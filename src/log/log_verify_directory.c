@@ -89,7 +89,7 @@ static const char *
 entry_problem(NaradVerify *verify, const NaradSegmentEntry *entry,
 			  const NaradSegmentRef *ref)
 {
-	uint16		frozen = entry->flags & ~NARAD_SEGMENT_CONTINUES;
+	uint16		frozen = entry->flags & NARAD_SEGMENT_FREEZE_FLAGS;
 
 	if (entry->state != NARAD_SEGMENT_SPARE &&
 		entry->state != NARAD_SEGMENT_OPEN &&
@@ -98,6 +98,9 @@ entry_problem(NaradVerify *verify, const NaradSegmentEntry *entry,
 		return "state is not known";
 	if (entry->flags & ~NARAD_SEGMENT_KNOWN_FLAGS)
 		return "flags are not known";
+	if ((entry->flags & NARAD_SEGMENT_HAS_IDS) &&
+		entry->state != NARAD_SEGMENT_SEALED)
+		return "flags are those of a sealed one";
 	if (frozen != 0 && entry->state != NARAD_SEGMENT_SEALED)
 		return "it is frozen, but not sealed";
 	if (frozen != 0 && (frozen & NARAD_SEGMENT_FROZEN) == 0)

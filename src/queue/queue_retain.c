@@ -8,7 +8,8 @@
  * what is in the WAL of it, their state pages.  A group counts once it has a
  * page in some partition; where it has none in another, it has settled
  * nothing there.  One that never settled anything counts for nothing, and if
- * no group counts, nothing goes for that reason.
+ * no group counts, nothing goes for that reason.  Nor does what has ids that
+ * are to be known for a while yet (queue_dedup.c).
  *
  * A group that retention overtakes jumps to the earliest record in one step.
  * What it had not settled below is lost to it: counted on its state page, and
@@ -446,6 +447,7 @@ fill_policy(const NaradTopicSettings *settings, NaradRetainPolicy *policy)
 	policy->segment_age = settings->segment_age;
 	policy->retention = settings->retention;
 	policy->retention_bytes = settings->retention_bytes;
+	policy->dedup_window = settings->dedup_window;
 }
 
 /*
