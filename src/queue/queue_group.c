@@ -44,6 +44,7 @@
 #include "log/log_find.h"
 #include "log/log_meta.h"
 #include "log/log_read.h"
+#include "log/log_retain.h"
 #include "queue/queue_dirty.h"
 #include "queue/queue_saved.h"
 #include "queue/queue_shard.h"
@@ -406,6 +407,10 @@ NaradGroupDrop(Relation rel, NaradRelInfo *info, const char *name)
 	if (!existed)
 		report_missing_group(rel, name);
 	group_changed(topic);
+
+	/* What only this one had not settled may go. */
+	if (pg_atomic_read_u32(&own.shared->drops_settled) != 0)
+		NaradRetainWant(own.shared);
 
 	if (group == NULL)
 		return;
