@@ -392,21 +392,27 @@ NaradDataPageClassify(Page page, NaradTopicId topic_id,
  * frozen segment, or, where the reader's view of the directory is from before
  * it was, those whose xmin is forgotten.  The share lock of the page is held:
  * had VACUUM found one of them dead, it would be marked by now.  Under
- * NaradStatusLock.
+ * NaradStatusLock.  True if there is one of the latter.
  */
-static void
+static bool
 mark_frozen(Page copy, bool all)
 {
+	bool		has_forgotten = false;
+
 	for (OffsetNumber item = NaradFirstRecordItem(copy);
 		 item <= PageGetMaxOffsetNumber(copy); item++)
 	{
 		NaradRecordHeader *hdr = (NaradRecordHeader *)
 		PageGetItem(copy, PageGetItemId(copy, item));
 
-		if ((hdr->flags & NARAD_RECORD_VOLATILE) == 0 &&
-			(all || NaradStatusIsForgotten(hdr->xmin)))
-			hdr->flags |= NARAD_RECORD_FROZEN;
+		if ((hdr->flags & NARAD_RECORD_VOLATILE) != 0)
+			continue;
+		if (!all && !NaradStatusIsForgotten(hdr->xmin))
+			continue;
+		hdr->flags |= NARAD_RECORD_FROZEN;
+		has_forgotten |= !all;
 	}
+	return has_forgotten;
 }
 
 /*
@@ -422,6 +428,10 @@ mark_frozen(Page copy, bool all)
  * about the block's contents.  With damage_ok a block past the end of the file
  * is OTHER: pages are prepared without WAL, so a standby, or a server promoted
  * or crashed, may lack them.
+ *
+ * VACUUM was not at a segment that retention had freed before.  So if a page was
+ * read by what VACUUM must have done, and the segment is gone, it is OTHER, too,
+ * whatever `visit` found.
  */
 NaradPageStatus
 NaradDataPageCopy(Relation rel, BlockNumber block,
@@ -431,6 +441,7 @@ NaradDataPageCopy(Relation rel, BlockNumber block,
 {
 	Buffer		buffer;
 	NaradPageStatus status;
+	bool		has_forgotten = false;
 
 	if (damage_ok)
 	{
@@ -450,11 +461,14 @@ NaradDataPageCopy(Relation rel, BlockNumber block,
 	if (status == NARAD_PAGE_OK && visit != NULL)
 	{
 		NaradStatusLock();
-		mark_frozen(copy, (ref->flags & NARAD_SEGMENT_FROZEN) != 0);
+		has_forgotten =
+			mark_frozen(copy, (ref->flags & NARAD_SEGMENT_FROZEN) != 0);
 		visit(copy, arg);
 		NaradStatusUnlock();
 	}
 	UnlockReleaseBuffer(buffer);
+	if (has_forgotten && !NaradSegmentIsThere(rel, ref))
+		return NARAD_PAGE_OTHER;
 	return status;
 }
 

@@ -330,19 +330,6 @@ search_refs(const NaradSegmentRef *refs, int nrefs, NaradOffset offset,
 	return low - 1;
 }
 
-/* Does the place of the segment at hand still belong to it? */
-static bool
-segment_is_there(NaradReader *reader)
-{
-	NaradSegmentEntry entry;
-
-	NaradSegmentReadEntry(reader->rel, &reader->segment, &entry);
-	return (entry.state == NARAD_SEGMENT_OPEN ||
-			entry.state == NARAD_SEGMENT_SEALED) &&
-		entry.partition == reader->segment.partition &&
-		entry.sequence == reader->segment.sequence;
-}
-
 /*
  * Is an offset, for which nothing was found, gone by retention?  Then that is
  * the answer.
@@ -359,7 +346,8 @@ is_dropped(NaradReader *reader, NaradOffset offset, NaradRead *result)
 	}
 	else
 	{
-		if (reader->have_segment && segment_is_there(reader))
+		if (reader->have_segment &&
+			NaradSegmentIsThere(reader->rel, &reader->segment))
 			return false;
 		pfree(reader->refs);
 		reader->refs = NaradSegmentList(reader->rel, reader->segment_pages,

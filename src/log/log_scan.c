@@ -225,19 +225,6 @@ check_other_page(Relation rel, NaradTopicId topic_id, uint32 segment_pages,
 		raise_damaged_page(rel, block);
 }
 
-/* Is the segment still what it was when it was listed? */
-static bool
-segment_is_there(Relation rel, const NaradSegmentRef *ref)
-{
-	NaradSegmentEntry entry;
-
-	NaradSegmentReadEntry(rel, ref, &entry);
-	return (entry.state == NARAD_SEGMENT_OPEN ||
-			entry.state == NARAD_SEGMENT_SEALED) &&
-		entry.partition == ref->partition &&
-		entry.sequence == ref->sequence;
-}
-
 /*
  * Retention has freed a segment that the snapshot may have seen records of:
  * the scan goes on behind it.
@@ -276,7 +263,7 @@ load_segment_page(NaradScanDesc *scan, const NaradSegmentRef *ref,
 	scan->have_page = false;
 	scan->nitems = 0;
 	memset(scan->wanted, 0, sizeof(scan->wanted));
-	if (scan->refs != NULL && !segment_is_there(rel, ref))
+	if (scan->refs != NULL && !NaradSegmentIsThere(rel, ref))
 	{
 		lose_segment(scan, ref);
 		return false;
@@ -290,7 +277,7 @@ load_segment_page(NaradScanDesc *scan, const NaradSegmentRef *ref,
 	{
 		check_other_page(rel, scan->topic_id, scan->segment_pages, ref, block,
 						 scan->strategy);
-		if (scan->refs != NULL && !segment_is_there(rel, ref))
+		if (scan->refs != NULL && !NaradSegmentIsThere(rel, ref))
 			lose_segment(scan, ref);
 		return false;
 	}
@@ -319,7 +306,15 @@ find_block_segment(Relation rel, uint32 segment_pages, BlockNumber block,
 	ref->sequence = entry.sequence;
 	ref->state = entry.state;
 	ref->flags = entry.flags;
+	ref->size_class = entry.size_class;
 	ref->npages = NaradClassPages(entry.size_class, segment_pages);
+	if (entry.size_class == NARAD_CLASS_WHOLE)
+	{
+		uint32		slot = NaradSlotOfBlock(block, segment_pages);
+
+		ref->dir_block = NaradSlotDirectoryBlock(slot, segment_pages);
+		ref->dir_index = slot % NARAD_ENTRIES_PER_PAGE;
+	}
 	return entry.state == NARAD_SEGMENT_OPEN ||
 		entry.state == NARAD_SEGMENT_SEALED;
 }
@@ -974,7 +969,7 @@ fetch_row(Relation rel, ItemPointer tid, Snapshot snapshot,
 		raise_damaged_page(rel, block);
 	if (status != NARAD_PAGE_OK)
 		check_other_page(rel, topic_id, segment_pages, &ref, block, NULL);
-	if (!arg.visible)
+	if (status != NARAD_PAGE_OK || !arg.visible)
 		return false;
 	if (slot == NULL)
 		return true;

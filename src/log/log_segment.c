@@ -764,6 +764,23 @@ NaradSegmentReadOwnEntry(Relation rel, const NaradSegmentRef *ref,
 }
 
 /*
+ * NaradSegmentIsThere
+ *
+ * Is the segment, open or sealed, still in its place, by the directory?
+ * Errors as NaradSegmentReadEntry.
+ */
+bool
+NaradSegmentIsThere(Relation rel, const NaradSegmentRef *ref)
+{
+	NaradSegmentEntry entry;
+
+	NaradSegmentReadEntry(rel, ref, &entry);
+	return (entry.state == NARAD_SEGMENT_OPEN ||
+			entry.state == NARAD_SEGMENT_SEALED) &&
+		entry.partition == ref->partition && entry.sequence == ref->sequence;
+}
+
+/*
  * NaradSegmentWriteEntries, which may also make a directory page that was never
  * written.
  */

@@ -97,6 +97,9 @@ extern void NaradSegmentReadEntry(Relation rel, const NaradSegmentRef *ref,
 extern void NaradSegmentReadOwnEntry(Relation rel, const NaradSegmentRef *ref,
 									 NaradSegmentEntry *entry);
 
+/* Is the segment, open or sealed, still in its place?  Any lock. */
+extern bool NaradSegmentIsThere(Relation rel, const NaradSegmentRef *ref);
+
 /*
  * Reserves the lowest free place of a class as NARAD_SEGMENT_SPARE for a
  * partition (NARAD_SEGMENT_META when meta, small class), WAL-logged; extends
