@@ -580,6 +580,7 @@ NaradDirectoryWalk(Relation rel, uint32 segment_pages,
 				walk_split_slot(&walk, visit, arg);
 			}
 		}
+		NARAD_STOP("directory-page");
 	}
 	pfree(copy);
 }
@@ -625,23 +626,54 @@ compare_refs(const void *a, const void *b)
 }
 
 /*
+ * The first segment of a list of one partition whose predecessor is missing, or
+ * NULL.
+ */
+static const NaradSegmentRef *
+find_gap(const SegmentListState *list)
+{
+	for (int i = 1; i < list->nrefs && list->partition >= 0; i++)
+	{
+		const NaradSegmentRef *ref = &list->refs[i];
+
+		if (ref[-1].sequence + 1 != ref->sequence)
+			return ref;
+	}
+	return NULL;
+}
+
+/*
  * NaradSegmentList
  *
  * palloc'ed: open and sealed segments of a partition (-1: of all) by
  * partition and sequence.  From the pages alone.
+ *
+ * Segments are opened while the pages are read, one after the other: the first
+ * of two perhaps where the walk had been, and the second where it had not.  So a
+ * list with a gap is made again, unless it is the same one: that is damage.  Of
+ * all partitions only scans list them, whose snapshots see none of those.
  */
 NaradSegmentRef *
 NaradSegmentList(Relation rel, uint32 segment_pages, int partition,
 				 int *nsegments)
 {
 	SegmentListState list;
+	const NaradSegmentRef *gap;
+	uint64		last_gap = 0;
 
 	list.partition = partition;
-	list.nrefs = 0;
 	list.capacity = 32;
 	list.refs = palloc(list.capacity * sizeof(NaradSegmentRef));
-	NaradDirectoryWalk(rel, segment_pages, collect_segment, &list);
-	qsort(list.refs, list.nrefs, sizeof(NaradSegmentRef), compare_refs);
+	for (;;)
+	{
+		list.nrefs = 0;
+		NaradDirectoryWalk(rel, segment_pages, collect_segment, &list);
+		qsort(list.refs, list.nrefs, sizeof(NaradSegmentRef), compare_refs);
+		gap = find_gap(&list);
+		if (gap == NULL || gap->sequence == last_gap)
+			break;
+		last_gap = gap->sequence;
+	}
 	*nsegments = list.nrefs;
 	return list.refs;
 }
