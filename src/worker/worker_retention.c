@@ -164,6 +164,7 @@ retain_topic(Relation rel, WatchedTopic *topic)
 	NaradRelInfo info;
 	NaradRelInfo *found = NaradRelInfoLook(rel);
 	TimestampTz next;
+	bool		wants_cut = topic->wants_cut;
 
 	topic->due = NARAD_DUTY_NEVER;
 	if (found == NULL)
@@ -182,9 +183,12 @@ retain_topic(Relation rel, WatchedTopic *topic)
 	}
 	info = *NaradRelInfoAttach(rel);
 	NaradRetainResultInit(&result);
+
+	/* It may have freed something before an error. */
+	topic->wants_cut = true;
 	NaradQueueRetain(rel, &info, &result);
 	topic->due = monotonic_time(result.next);
-	topic->wants_cut |= result.nfreed > 0;
+	topic->wants_cut = wants_cut || result.nfreed > 0;
 	if (result.blocked)
 		topic->due = Min(topic->due, retry_time(topic));
 	else
