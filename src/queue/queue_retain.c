@@ -353,10 +353,11 @@ typedef struct Loss
 
 /*
  * Moves a shard, if it is the group's, and returns what is to be logged of
- * its losses: all that were not, but not too often.
+ * its losses, if that is asked for: all that were not, but not too often.
  */
 static uint64
-overtake_shard(NaradShard *shard, NaradGroupId group_id, NaradOffset start)
+overtake_shard(NaradShard *shard, NaradGroupId group_id, NaradOffset start,
+			   bool tell)
 {
 	int64		now = NaradClockNow();
 	uint64		untold = 0;
@@ -365,7 +366,7 @@ overtake_shard(NaradShard *shard, NaradGroupId group_id, NaradOffset start)
 	if (NaradShardIsOf(shard, group_id))
 	{
 		(void) NaradShardOvertake(shard, start);
-		if (shard->lost_untold > 0 &&
+		if (tell && shard->lost_untold > 0 &&
 			(shard->lost_told_at == 0 ||
 			 now - shard->lost_told_at >= TELL_AFTER))
 		{
@@ -380,7 +381,8 @@ overtake_shard(NaradShard *shard, NaradGroupId group_id, NaradOffset start)
 
 /* Moves a group's shards that are in memory; the topic lock is held. */
 static List *
-overtake_group(NaradLogTopic *topic, NaradGroup *group, List *losses)
+overtake_group(NaradLogTopic *topic, NaradGroup *group, bool tell,
+			   List *losses)
 {
 	int			i;
 
@@ -394,7 +396,7 @@ overtake_group(NaradLogTopic *topic, NaradGroup *group, List *losses)
 		if (shard == NULL || part == NULL)
 			continue;
 		nlost = overtake_shard(shard, group->group_id,
-							   pg_atomic_read_u64(&part->start_offset));
+							   pg_atomic_read_u64(&part->start_offset), tell);
 		if (nlost == 0)
 			continue;
 		loss = palloc(sizeof(Loss));
@@ -406,9 +408,12 @@ overtake_group(NaradLogTopic *topic, NaradGroup *group, List *losses)
 	return losses;
 }
 
-/* Moves all groups that are in memory to where the partitions begin. */
+/*
+ * Moves all groups that are in memory to where the partitions begin; what that
+ * costs them is told now, or the next time.
+ */
 static void
-overtake_groups(Relation rel, const NaradRelInfo *info)
+overtake_groups(Relation rel, const NaradRelInfo *info, bool tell)
 {
 	NaradQueueTopic *topic = NaradQueueTopicFind(info->topic_id);
 	List	   *losses = NIL;
@@ -423,7 +428,7 @@ overtake_groups(Relation rel, const NaradRelInfo *info)
 		NaradGroup *group = dlist_container(NaradGroup, node, iter.cur);
 
 		if (!group->dropped)
-			losses = overtake_group(info->shared, group, losses);
+			losses = overtake_group(info->shared, group, tell, losses);
 	}
 	LWLockRelease(&topic->lock);
 	foreach(cell, losses)
@@ -501,8 +506,7 @@ NaradQueueRetain(Relation rel, const NaradRelInfo *info,
 	NARAD_STOP("retain-begun");
 	free_due(rel, &own_info, drops_settled, &policy, result);
 	if (result->nfreed > nfreed)
-		overtake_groups(rel, &own_info);
-	nfreed = result->nfreed;
+		overtake_groups(rel, &own_info, false);
 
 	if (NaradRetainRoll(rel, &own_info, &policy, result))
 	{
@@ -511,7 +515,7 @@ NaradQueueRetain(Relation rel, const NaradRelInfo *info,
 	}
 	NARAD_STOP("retain-freed");
 	if (result->nfreed > nfreed)
-		overtake_groups(rel, &own_info);
+		overtake_groups(rel, &own_info, true);
 }
 
 /*
