@@ -168,6 +168,50 @@ SELECT consumer_group, frontier, lost_to_retention FROM narad.groups WHERE topic
 SELECT * FROM narad.verify('rt_settled');
 DROP TABLE rt_settled;
 
+-- What has deduplication ids stays until they need not be known any more.
+SELECT narad.create_topic('rt_ids', segment_size => '256kB', cleanup => 'settled', dedup_window => '1 hour');
+SELECT pg_temp.fill('rt_ids', 300);
+SELECT msg_offset FROM narad.produce('rt_ids', '"once"', dedup_id => 'once');
+SELECT pg_temp.fill('rt_ids', 300);
+SELECT sum(pg_temp.settle('rt_ids', 'default', 301)) FROM generate_series(1, 2);
+CALL pg_temp.until_written('rt_ids');
+SELECT count(*) FROM narad.apply_retention('rt_ids');
+SELECT earliest > 0 AND earliest <= 300 AS kept FROM narad.partitions WHERE topic = 'rt_ids'::regclass;
+SELECT msg_offset FROM narad.produce('rt_ids', '"again"', dedup_id => 'once');
+-- VACUUM leaves that as it is.
+VACUUM (FREEZE) rt_ids;
+SELECT count(*) FROM narad.apply_retention('rt_ids');
+SELECT msg_offset FROM narad.produce('rt_ids', '"again"', dedup_id => 'once');
+SELECT * FROM narad.verify('rt_ids');
+SELECT narad.alter_topic('rt_ids', dedup_window => '1 ms');
+SELECT count(*) FROM narad.apply_retention('rt_ids');
+SELECT count(*) <= 2 AS few FROM narad.segments WHERE topic = 'rt_ids'::regclass;
+SELECT msg_offset FROM narad.produce('rt_ids', '"later"', dedup_id => 'once');
+DROP TABLE rt_ids;
+
+-- Nobody but a group that is dropped was waited for.
+SELECT narad.create_topic('rt_group', segment_size => '256kB', cleanup => 'settled');
+SELECT narad.create_group('rt_group', 'slow', 'earliest');
+SELECT pg_temp.fill('rt_group', 600);
+SELECT pg_temp.settle('rt_group', 'slow', 1);
+SELECT sum(pg_temp.settle('rt_group', 'default', 300)) FROM generate_series(1, 2);
+CALL pg_temp.until_written('rt_group');
+SELECT count(*) FROM narad.apply_retention('rt_group');
+SELECT earliest FROM narad.partitions WHERE topic = 'rt_group'::regclass;
+SELECT narad.drop_group('rt_group', 'slow');
+-- The worker does the rest.
+CREATE PROCEDURE pg_temp.until_dropped(what regclass) LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1 .. 6000 LOOP
+		COMMIT;
+		EXIT WHEN EXISTS (SELECT FROM narad.partitions WHERE topic = what AND earliest > 0);
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+END $$;
+CALL pg_temp.until_dropped('rt_group');
+SELECT earliest > 0 AS dropped FROM narad.partitions WHERE topic = 'rt_group'::regclass;
+DROP TABLE rt_group;
+
 -- A large record is settled, and goes; what it left in the segment that stays,
 -- for what else it holds, is no damage.
 SELECT narad.create_topic('rt_large', segment_size => '256kB', cleanup => 'settled');
