@@ -177,12 +177,34 @@ foreach my $errno ('ENOSPC', 'EIO')
 	works("SELECT count(*) FROM narad.produce('$t', '1', partition => 1)", 1, "$errno: producers go on");
 }
 
+# Retention makes room on a full disk: what is due goes, though sealing what is
+# old takes a segment, too.
+$node->safe_psql('postgres', "SELECT narad.create_topic('filled', segment_size => '256kB')");
+my $filler = narad_session($node);
+do
+{
+	$filler->rows("INSERT INTO filled (value) VALUES (nt.msg('f', 1, 900))");
+} while ($filler->value(q{SELECT count(*) FILTER (WHERE state = 'sealed') < 9 OR count(*) FILTER (WHERE state = 'spare') > 0
+	FROM narad.segments WHERE topic = 'filled'::regclass}) eq 't');
+$filler->quit;
+break_disk('ENOSPC', 'extend', 'filled');
+fails('ENOSPC', "INSERT INTO filled (value) SELECT nt.msg('g' || i, 1, 900) FROM generate_series(1, 1000) i", 'the disk is full');
+$node->safe_psql('postgres', "SELECT narad.alter_topic('filled', retention => '1 ms')");
+works("SELECT count(*) FROM narad.apply_retention('filled')", 1, 'retention works on a full disk');
+ok(poll_until('it has dropped what is old', sub {
+	one_value($node, "SELECT earliest = end_offset FROM narad.offsets('filled')") eq 't' }), 'and drops what is old');
+$node->safe_psql('postgres', "SELECT narad.alter_topic('filled', retention => '1 day')");
+is((try("INSERT INTO filled (value) SELECT nt.msg('h' || i, 1, 900) FROM generate_series(1, 100) i"))[0], '00000',
+	'producers go on in the room that it made');
+works('SELECT count(*) FROM filled', 100, 'with all that they put there');
+mend_disk();
+
 # Whatever it was, a crash finds the same.
 my $hash = topic_hash($node);
 $node->stop('immediate');
 $node->start;
 is(topic_hash($node), $hash, 'a crash changes nothing');
-is_sound($_, "$_ after a crash") foreach qw(t_enospc t_eio);
+is_sound($_, "$_ after a crash") foreach qw(t_enospc t_eio filled);
 
 # ------------------------------------------------------- damage on a standby
 

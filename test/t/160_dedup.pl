@@ -218,6 +218,27 @@ is(once($s, 'p', $p + 1), 'new', 'and goes on');
 is(once($s, 'prepared', 1), 'duplicate', 'also of a transaction that was prepared');
 is($s->value(q{SELECT count(*) FROM narad.verify('once')}), 0, 'producer pages are sound there');
 is($s->value(q{SELECT count(*) - count(DISTINCT value) FROM t WHERE value #>> '{}' LIKE 'bulk%'}), 0, 'each id is there once');
+
+# --------------------------------------- what goes as soon as it is settled
+
+# After a crash nobody knows whether there are ids in the segment that was open.
+$s->rows(q{SELECT narad.create_topic('settled', segment_size => '256kB', cleanup => 'settled', dedup_window => '1 hour')});
+$s->rows(q{SELECT * FROM narad.produce('settled', '"before"', dedup_id => 'before')});
+$s->quit;
+$standby->stop('immediate');
+$standby->start;
+$s = narad_session($standby);
+$s->rows(q{INSERT INTO settled (value) SELECT to_jsonb(rpad(i::text, 900, 'x')) FROM generate_series(1, 1000) i});
+$s->rows(q{SELECT narad.seek('settled', 'default', 0, 1001)});
+$s->rows(q{SELECT narad.apply_retention('settled')});
+is($s->value(q{SELECT msg_offset FROM narad.produce('settled', '"again"', dedup_id => 'before')}), 0,
+	'an id of before the crash is known, though all is settled');
+is($s->value(q{SELECT count(*) FROM narad.segments WHERE topic = 'settled'::regclass AND state = 'sealed'}) > 1 ? 1 : 0, 1,
+	'... since its segment stays');
+$s->rows(q{SELECT narad.alter_topic('settled', dedup_window => '1 ms')});
+ok(poll_until('it goes', sub {
+	$s->rows(q{SELECT narad.apply_retention('settled')});
+	$s->value(q{SELECT count(*) FROM narad.segments WHERE topic = 'settled'::regclass}) <= 2 }), 'when the window is over, it goes');
 $s->quit;
 
 logs_are_clean('dedup', $node, $standby);
