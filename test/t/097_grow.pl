@@ -82,6 +82,29 @@ is(one_value($node, "SELECT count(*) FROM narad.verify('busy')"), '0', 'verify')
 is(one_value($node, "SELECT count(DISTINCT partition) FROM narad.groups WHERE topic = 'busy'::regclass AND consumer_group = 'default'"),
 	$n, 'the group is in all partitions');
 
+# ------------------------------------------ on disk, and not in memory yet
+
+# Who reads the new number from the disk, and wants one of the new partitions,
+# waits until memory has it, too.
+$node->safe_psql('postgres', "SELECT narad.create_topic('half', partitions => 2); SELECT narad.produce('half', '0', partition => 0)");
+my $half = narad_session($node);
+$half->backend_pid;
+$node->safe_psql('postgres', "SELECT narad_test.stop_arm('growing')");
+$half->send("SELECT narad.alter_topic('half', partitions => 4)");
+$node->safe_psql('postgres', "SELECT narad_test.stop_wait('growing')");
+my $early = narad_session($node);
+my $early_pid = $early->backend_pid;
+$early->send("SELECT partition FROM narad.produce('half', '3', partition => 3)");
+ok(poll_until('it waits', sub {
+	one_value($node, "SELECT wait_event_type FROM pg_stat_activity WHERE pid = $early_pid") eq 'LWLock' }),
+	'a session that knows of a partition before memory does waits');
+$node->safe_psql('postgres', "SELECT narad_test.stop_release('growing')");
+is($early->finish, '00000', 'and goes on');
+is($early->{rows}[0][0], '3', '... in that partition');
+is($half->finish, '00000', 'the partitions are added');
+is(one_value($node, "SELECT count(*) FROM narad.consume('half', 10)"), '2', 'and all is delivered');
+$_->quit foreach ($half, $early);
+
 # -------------------------------- a standby's session that knew fewer; a crash
 
 $node->safe_psql('postgres', "SELECT narad.create_topic('t', partitions => 2)");
