@@ -91,6 +91,9 @@ make_desc(int natts, int nfilled)
 	return desc;
 }
 
+/* What is said of the last record before it is appended. */
+static bool has_dedup_id;
+
 /* Forms and completes a record; its bytes in a chunk of exactly their size. */
 static char *
 make_record(int natts, bool has_null, Size len,
@@ -106,6 +109,7 @@ make_record(int natts, bool has_null, Size len,
 	desc = make_desc(natts, has_null ? natts - 1 : natts);
 	isnull[natts - 1] = has_null;
 	NaradRecordForm(&record, desc, values, isnull, extra);
+	has_dedup_id = NaradRecordHasDedupId(&record);
 	NaradRecordFinish(&record, 77, 5, 3, 1000, 2000, 990, 1900);
 	*size = NaradRecordLength(&record);
 	bytes = palloc(*size);
@@ -190,6 +194,7 @@ test_round_trip(void)
 	bool		row_good = true;
 	bool		crc_good = true;
 	bool		flags_good = true;
+	bool		ids_good = true;
 
 	for (int f = 0; f < lengthof(all_flags); f++)
 		for (int i = 0; i < lengthof(id_lens); i++)
@@ -211,6 +216,8 @@ test_round_trip(void)
 						(all_flags[f] != 0) &&
 						((hdr->flags & NARAD_RECORD_LARGE) != 0) ==
 						(size > NARAD_MAX_SMALL);
+					ids_good = ids_good && has_dedup_id ==
+						((all_flags[f] & NARAD_EXT_DEDUP) != 0);
 					extra_good = extra_good &&
 						NaradRecordExtraGet(record, size, &got) &&
 						same_extra(&given, &got) &&
@@ -223,6 +230,7 @@ test_round_trip(void)
 					pfree(record);
 				}
 	ok(flags_good, "the header tells of extension and size");
+	ok(ids_good, "a record with a dedup id is known before it is appended");
 	ok(extra_good, "an extension comes back, from a first part, too");
 	ok(crc_good, "the checksum of a record is its header's");
 	ok(row_good, "the row comes back beside an extension");
