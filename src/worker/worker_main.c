@@ -53,6 +53,7 @@ static const NaradDuty *const duties[] = {
 	&NaradDeadLetterDuty,
 	&NaradSaveDuty,				/* after the pages are written */
 	&NaradRetentionDuty,
+	&NaradDedupDuty,
 };
 
 /* What is known of each. */
