@@ -236,7 +236,7 @@ make_room(DedupStripe *stripe)
 		return true;
 	if (stripe->nbuckets == 0)
 		return rehash(stripe, FIRST_BUCKETS);
-	if (!NaradMemoryIsLow())
+	if (!NaradMemoryIsScarce())
 		(void) rehash(stripe, stripe->nbuckets * 2);
 	return true;
 }
@@ -339,7 +339,7 @@ set_ids_due(NaradQueueTopic *topic, int64 from_now)
 }
 
 /*
- * Memory for an entry: the call's spare.  The last reserve is not for ids.
+ * Memory for an entry: the call's spare.  Ids do not take what leases need.
  * Errors 53200, after all old entries of the topic were freed.
  */
 static void
@@ -347,7 +347,7 @@ ensure_spare(DedupCall *call)
 {
 	if (call->spare != NULL)
 		return;
-	if (!NaradMemoryIsLow())
+	if (!NaradMemoryIsScarce())
 		call->spare = NaradAlloc(sizeof(NaradDedupEntry));
 	if (call->spare != NULL)
 		return;
@@ -361,7 +361,7 @@ ensure_spare(DedupCall *call)
 				   PG_UINT64_MAX);
 		LWLockRelease(&stripe->lock);
 	}
-	if (!NaradMemoryIsLow())
+	if (!NaradMemoryIsScarce())
 		call->spare = NaradAlloc(sizeof(NaradDedupEntry));
 	if (call->spare == NULL)
 		NaradReportOutOfMemory("deduplication ids");
