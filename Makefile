@@ -73,6 +73,7 @@ OBJS = \
 	src/queue/queue_wait.o \
 	src/queue/queue_xact.o \
 	src/worker/worker_deadletter.o \
+	src/worker/worker_dedup.o \
 	src/worker/worker_frontier.o \
 	src/worker/worker_launcher.o \
 	src/worker/worker_main.o \

@@ -16,7 +16,9 @@
  * Before each piece stands its size, as the area rounds it, so that the sum of
  * what is in use is known.  What may grow without bounds, which is leases,
  * looks at it and stops early, so that there is still room for topics, groups
- * and open transactions (NaradMemoryIsLow).
+ * and open transactions (NaradMemoryIsLow).  Deduplication ids stop still
+ * earlier (NaradMemoryIsScarce): producers who could take all would keep consumers
+ * from taking anything.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -199,6 +201,13 @@ NaradFree(void *ptr)
 	dsa_free(NaradMemoryArea(), (dsa_pointer) ((char *) head - memory_place));
 }
 
+/* The settings' lower bound is well above the least reserve. */
+static uint64
+reserve_of(uint64 limit)
+{
+	return Max(limit / 10, MIN_RESERVE);
+}
+
 /*
  * NaradMemoryIsLow
  *
@@ -210,8 +219,23 @@ bool
 NaradMemoryIsLow(void)
 {
 	uint64		limit = area_size();
-	uint64		reserve = Max(limit / 10, MIN_RESERVE);
 
+	return pg_atomic_read_u64(&memory_ctl->in_use) + reserve_of(limit) > limit;
+}
+
+/*
+ * NaradMemoryIsScarce
+ *
+ * Whether what is left above the reserve is the eighth that is not for
+ * deduplication ids.  No lock, no error.
+ */
+bool
+NaradMemoryIsScarce(void)
+{
+	uint64		limit = area_size();
+	uint64		reserve = reserve_of(limit);
+
+	reserve += (limit - reserve) / 8;
 	return pg_atomic_read_u64(&memory_ctl->in_use) + reserve > limit;
 }
 

@@ -34,6 +34,9 @@ extern void NaradFree(void *ptr);
 /* Only the reserve is left, which is not for leases. */
 extern bool NaradMemoryIsLow(void);
 
+/* Before that: there is no more for deduplication ids. */
+extern bool NaradMemoryIsScarce(void);
+
 NARAD_NORETURN extern void NaradReportOutOfMemory(const char *what);
 
 #endif							/* BASE_MEMORY_H */

@@ -24,6 +24,9 @@
  * Runs in:    any backend.
  * WAL:        META_UPDATE.
  * On error:   nothing has changed, or a page is left empty in its chain.
+ *             I11: a damaged page is XX001 for the producers of its chain.
+ *             VACUUM steps over it, and so an entry on it, should it ever be
+ *             read again, may name a transaction that nobody knows: XX001.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -42,6 +45,7 @@
 #include "log/log_meta.h"
 #include "log/log_producer.h"
 #include "log/log_segment.h"
+#include "log/log_status.h"
 #include "log/log_verify.h"
 
 #define RootContents(page) \
@@ -58,7 +62,8 @@ typedef enum XidFate
 {
 	XID_OPEN,
 	XID_COMMITTED,
-	XID_ABORTED
+	XID_ABORTED,
+	XID_FORGOTTEN				/* the commit log does not have it */
 } XidFate;
 
 static int
@@ -106,11 +111,18 @@ static XidFate
 xid_fate(uint64 full_xid)
 {
 	TransactionId xid = (TransactionId) full_xid;
+	XidFate		fate;
 
-	if (TransactionIdIsCurrentTransactionId(xid) ||
-		TransactionIdIsInProgress(xid))
-		return XID_OPEN;
-	return TransactionIdDidCommit(xid) ? XID_COMMITTED : XID_ABORTED;
+	NaradStatusLock();
+	if (NaradStatusIsForgottenFull(full_xid))
+		fate = XID_FORGOTTEN;
+	else if (TransactionIdIsCurrentTransactionId(xid) ||
+			 TransactionIdIsInProgress(xid))
+		fate = XID_OPEN;
+	else
+		fate = TransactionIdDidCommit(xid) ? XID_COMMITTED : XID_ABORTED;
+	NaradStatusUnlock();
+	return fate;
 }
 
 /* Decides an entry by what became of its transaction. */
@@ -123,14 +135,21 @@ settle_entry(NaradProducerEntry *entry, XidFate fate)
 	entry->xid = 0;
 }
 
-/* Errors XX001 unless the page is one of producers. */
-static void
-check_page(Relation rel, NaradTopicId topic_id, BlockNumber block, char *page)
+/* Is the page one of producers? */
+static bool
+is_producers_page(NaradTopicId topic_id, char *page)
 {
 	NaradPageSpecialHead *head = NaradPageHead(page);
 
-	if (head == NULL || head->kind != NARAD_PAGE_PRODUCERS ||
-		head->topic_id != topic_id)
+	return head != NULL && head->kind == NARAD_PAGE_PRODUCERS &&
+		head->topic_id == topic_id;
+}
+
+/* Errors XX001 unless it is. */
+static void
+check_page(Relation rel, NaradTopicId topic_id, BlockNumber block, char *page)
+{
+	if (!is_producers_page(topic_id, page))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
 				 errmsg("producers of topic \"%s\" are damaged in block %u",
@@ -154,6 +173,7 @@ first_page(Relation rel, const NaradMetaData *meta, int chain)
 typedef struct PageAnswer
 {
 	bool		found;
+	bool		is_forgotten;	/* found, and nothing is known of its state */
 	TransactionId open_xid;		/* to be waited for, or invalid */
 	NaradProducerState state;
 	XLogRecPtr	lsn;			/* of the page, or of a commit after it */
@@ -186,6 +206,7 @@ ask_page(Relation rel, NaradTopicId topic_id, BlockNumber block,
 
 		answer->found = true;
 		answer->state = entry->settled;
+		answer->is_forgotten = fate == XID_FORGOTTEN;
 		if (fate == XID_OPEN)
 			answer->open_xid = xid;
 		else if (fate == XID_COMMITTED)
@@ -195,6 +216,17 @@ ask_page(Relation rel, NaradTopicId topic_id, BlockNumber block,
 		}
 	}
 	UnlockReleaseBuffer(buffer);
+}
+
+static void
+report_forgotten(Relation rel, const char *id, int id_len)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("what producer \"%s\" of topic \"%s\" did last is not known any more",
+					pnstrdup(id, id_len), RelationGetRelationName(rel)),
+			 errdetail("Its page could not be read when VACUUM came by."),
+			 errhint("Use another producer id.")));
 }
 
 /*
@@ -220,7 +252,9 @@ NaradProducerRead(Relation rel, const char *id, int id_len,
 
 		CHECK_FOR_INTERRUPTS();
 		ask_page(rel, meta.topic_id, block, id, id_len, &answer);
-		if (TransactionIdIsValid(answer.open_xid))
+		if (answer.is_forgotten)
+			report_forgotten(rel, id, id_len);
+		else if (TransactionIdIsValid(answer.open_xid))
 			XactLockTableWait(answer.open_xid, NULL, NULL, XLTW_None);
 		else if (answer.found)
 		{
@@ -423,7 +457,26 @@ NaradProducerWrite(Relation rel, NaradRelInfo *info, const char *id,
 	}
 }
 
-/* Settles one page; *oldest: of what is left.  Returns the next page. */
+/*
+ * Copies a page for VACUUM, which does not fail for one that is damaged: then
+ * false, and a WARNING.
+ */
+static bool
+copy_sound_page(Relation rel, NaradTopicId topic_id, BlockNumber block,
+				char *copy)
+{
+	if (block < RelationGetNumberOfBlocks(rel) &&
+		NaradPageCopyChecked(rel, block, copy) &&
+		is_producers_page(topic_id, copy))
+		return true;
+	ereport(WARNING,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("producers of topic \"%s\" are damaged in block %u",
+					RelationGetRelationName(rel), block)));
+	return false;
+}
+
+/* Settles one page; *oldest: of what is left.  Returns the next page, or 0. */
 static BlockNumber
 settle_page(Relation rel, NaradTopicId topic_id, BlockNumber block,
 			uint64 cutoff, uint64 *oldest)
@@ -432,6 +485,8 @@ settle_page(Relation rel, NaradTopicId topic_id, BlockNumber block,
 	NaradPageUpdate update;
 	NaradProducerEntry *entry;
 
+	if (!copy_sound_page(rel, topic_id, block, image.data))
+		return 0;
 	begin_update(rel, block, &update, image.data);
 	check_page(rel, topic_id, block, image.data);
 	for (uint32 pos = FIRST_ENTRY; (entry = entry_at(image.data, pos)) != NULL;
@@ -442,6 +497,8 @@ settle_page(Relation rel, NaradTopicId topic_id, BlockNumber block,
 		if (entry->xid == 0)
 			continue;
 		fate = entry->xid < cutoff ? xid_fate(entry->xid) : XID_OPEN;
+		if (fate == XID_FORGOTTEN)
+			continue;
 		if (fate != XID_OPEN)
 			settle_entry(entry, fate);
 		else if (*oldest == 0 || entry->xid < *oldest)
@@ -456,19 +513,22 @@ settle_page(Relation rel, NaradTopicId topic_id, BlockNumber block,
  *
  * See log_producer.h.  For VACUUM, before relfrozenxid is advanced: an entry's
  * id must not outlive what the server knows of it.  What is left is open, and
- * so no older than the oldest transaction that runs or is prepared.
+ * so no older than the oldest transaction that runs or is prepared; or it lies
+ * where it cannot be read.
  */
 uint64
 NaradProducersSettle(Relation rel, uint64 cutoff)
 {
+	PGAlignedBlock root;
 	NaradMetaData meta;
 	uint64		oldest = 0;
 
-	if (!NaradMetaRead(rel, &meta))
+	if (!NaradMetaRead(rel, &meta) || meta.producers_root == 0 ||
+		!copy_sound_page(rel, meta.topic_id, meta.producers_root, root.data))
 		return 0;
 	for (int chain = 0; chain < NARAD_PRODUCER_CHAINS; chain++)
 	{
-		BlockNumber block = first_page(rel, &meta, chain);
+		BlockNumber block = RootContents(root.data)->chains[chain];
 
 		while (block != 0)
 		{

@@ -1286,7 +1286,7 @@ mark_group(NaradConsumer *c)
 		if (c->claims[i].deliveries > 0)
 			end = Max(end, c->claims[i].offset + 1);
 	}
-	NaradStateMark(c->rel, c->info, c->shard, c->group_id, end);
+	NaradStateMark(c->rel, c->info, c->shard, c->group_id, c->generation, end);
 }
 
 /* Hands the leased ones to the caller. */

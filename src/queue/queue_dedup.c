@@ -38,8 +38,9 @@
  * of the window's records are read again.  Entries that are already there are
  * found by their position, so that may be done at any time.
  *
- * Old entries are freed a few at a time by those who come by, and all at once
- * when memory is short.
+ * Old entries are freed a few at a time by those who come by, all at once when
+ * memory is short for the topic's ids, and by the worker, when the first ones
+ * must be too old: nobody may come by any more, and others need the memory.
  *
  * Owns:       NaradQueueTopic.dedup, what it points to.
  * Invariants: of the records of one id that committed, or are of one open
@@ -49,8 +50,8 @@
  *             transactions; the topic's, for setting the pointer.  Who reads
  *             the log to fill the hash has a page lock (heavyweight) on block
  *             0, so that the others wait for him, and can be cancelled.
- * Runs in:    any backend that is not in recovery; NaradDedupFree in
- *             transaction callbacks.
+ * Runs in:    any backend that is not in recovery; NaradDedupForget in the
+ *             worker, NaradDedupFree in transaction callbacks.
  * WAL:        none.  Whoever is told of a duplicate has its commit flushed
  *             (NaradReaderEnd).
  * On error:   what was reserved is of a (sub)transaction that fails, and is
@@ -65,6 +66,7 @@
 #include "access/xact.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
+#include "port/pg_bitutils.h"
 #include "storage/lmgr.h"
 #include "storage/procarray.h"
 #include "utils/rel.h"
@@ -75,12 +77,17 @@
 #include "log/log_find.h"
 #include "log/log_read.h"
 #include "queue/queue_dedup.h"
+#include "queue/queue_dirty.h"
+#include "queue/queue_lease.h"
 
 #define DEDUP_STRIPES	8
 #define FIRST_BUCKETS	64
 
 /* Old entries that are freed on the way to a new one. */
 #define FREED_ON_THE_WAY 2
+
+/* Those that the worker frees under one hold of the lock. */
+#define FREED_AT_ONCE	1000
 
 /*
  * An id that was produced, or is about to be.  Under the stripe's lock; one
@@ -119,6 +126,7 @@ typedef struct NaradDedup
 typedef struct DedupCall
 {
 	Relation	rel;
+	NaradQueueTopic *topic;
 	NaradTopicId topic_id;
 	NaradDedup *dedup;
 	int64		window;			/* us */
@@ -188,23 +196,19 @@ remove_entry(DedupStripe *stripe, NaradDedupEntry *entry)
 }
 
 /*
- * Makes room for one more: if there is no memory for a larger table, chains
- * get longer.  False if there is none for the first.  Stripe lock.
+ * Gives a stripe another number of buckets; false, and nothing, if there is no
+ * memory.  Stripe lock.
  */
 static bool
-make_room(DedupStripe *stripe)
+rehash(DedupStripe *stripe, uint64 nbuckets)
 {
-	uint64		nbuckets = Max(stripe->nbuckets * 2, FIRST_BUCKETS);
 	NaradDedupEntry **old = stripe->buckets;
 	NaradDedupEntry **buckets;
 	dlist_iter	iter;
 
-	if (stripe->nentries < stripe->nbuckets ||
-		(old != NULL && NaradMemoryIsLow()))
-		return true;
 	buckets = NaradAlloc(nbuckets * sizeof(NaradDedupEntry *));
 	if (buckets == NULL)
-		return old != NULL;
+		return false;
 
 	stripe->buckets = buckets;
 	stripe->nbuckets = nbuckets;
@@ -219,6 +223,40 @@ make_room(DedupStripe *stripe)
 	}
 	NaradFree(old);
 	return true;
+}
+
+/*
+ * Makes room for one more: if there is no memory for a larger table, chains
+ * get longer.  False if there is none for the first.  Stripe lock.
+ */
+static bool
+make_room(DedupStripe *stripe)
+{
+	if (stripe->nentries < stripe->nbuckets)
+		return true;
+	if (stripe->nbuckets == 0)
+		return rehash(stripe, FIRST_BUCKETS);
+	if (!NaradMemoryIsScarce())
+		(void) rehash(stripe, stripe->nbuckets * 2);
+	return true;
+}
+
+/*
+ * Gives back what the table has too much.  Stripe lock.
+ */
+static void
+give_up_room(DedupStripe *stripe)
+{
+	if (stripe->nentries == 0)
+	{
+		NaradFree(stripe->buckets);
+		stripe->buckets = NULL;
+		stripe->nbuckets = 0;
+	}
+	else if (stripe->nbuckets > FIRST_BUCKETS &&
+			 stripe->nentries < stripe->nbuckets / 8)
+		(void) rehash(stripe, Max(pg_nextpower2_64(stripe->nentries * 2),
+								  FIRST_BUCKETS));
 }
 
 /* Adds an entry, the youngest.  Stripe lock; there is room. */
@@ -283,8 +321,25 @@ forget_old(DedupStripe *stripe, int64 window, TimestampTz now, uint64 max)
 
 /* ------------------------------------------------------------- its memory */
 
+/* The worker is to look for old ids so many us from now, if not before. */
+static void
+set_ids_due(NaradQueueTopic *topic, int64 from_now)
+{
+	uint64		due = NaradClockNow() + from_now;
+	uint64		before = pg_atomic_read_u64(&topic->ids_due);
+
+	while (before == 0 || before > due)
+	{
+		if (pg_atomic_compare_exchange_u64(&topic->ids_due, &before, due))
+		{
+			NaradDirtyWake(topic->database);
+			return;
+		}
+	}
+}
+
 /*
- * Memory for an entry: the call's spare.  The last reserve is not for ids.
+ * Memory for an entry: the call's spare.  Ids do not take what leases need.
  * Errors 53200, after all old entries of the topic were freed.
  */
 static void
@@ -292,7 +347,7 @@ ensure_spare(DedupCall *call)
 {
 	if (call->spare != NULL)
 		return;
-	if (!NaradMemoryIsLow())
+	if (!NaradMemoryIsScarce())
 		call->spare = NaradAlloc(sizeof(NaradDedupEntry));
 	if (call->spare != NULL)
 		return;
@@ -306,7 +361,7 @@ ensure_spare(DedupCall *call)
 				   PG_UINT64_MAX);
 		LWLockRelease(&stripe->lock);
 	}
-	if (!NaradMemoryIsLow())
+	if (!NaradMemoryIsScarce())
 		call->spare = NaradAlloc(sizeof(NaradDedupEntry));
 	if (call->spare == NULL)
 		NaradReportOutOfMemory("deduplication ids");
@@ -344,6 +399,75 @@ get_dedup(NaradQueueTopic *topic)
 	LWLockRelease(&topic->lock);
 	NaradFree(made);
 	return topic->dedup;
+}
+
+/*
+ * When the oldest entry of a stripe, as far as that is known, is too old; or
+ * DT_NOEND.
+ */
+static TimestampTz
+oldest_is_due(DedupStripe *stripe, int64 window)
+{
+	NaradDedupEntry *entry;
+
+	if (dlist_is_empty(&stripe->ages))
+		return DT_NOEND;
+	entry = dlist_head_element(NaradDedupEntry, age, &stripe->ages);
+	return entry->time + window + slack(window);
+}
+
+/* Frees the old entries of a stripe; returns when the next one will be old. */
+static TimestampTz
+forget_stripe(DedupStripe *stripe, int64 window)
+{
+	uint64		before;
+	uint64		after;
+	TimestampTz due;
+
+	do
+	{
+		LWLockAcquire(&stripe->lock, LW_EXCLUSIVE);
+		before = stripe->nentries;
+		forget_old(stripe, window, GetCurrentTimestamp(), FREED_AT_ONCE);
+		after = stripe->nentries;
+		if (after == before)
+			give_up_room(stripe);
+		due = oldest_is_due(stripe, window);
+		LWLockRelease(&stripe->lock);
+	} while (after < before);
+	return due;
+}
+
+/*
+ * NaradDedupForget
+ *
+ * Frees the ids of a topic that are older than the window, and sets when that
+ * is to be done next.  The caller has the relation locked, and no narad lock.
+ * May error before anything is done, for want of local memory.
+ */
+void
+NaradDedupForget(NaradQueueTopic *topic, int64 window)
+{
+	TimestampTz due = DT_NOEND;
+	NaradDedup *dedup;
+
+	/* What is freed under a lock must not attach to shared memory first. */
+	(void) NaradMemoryArea();
+	LWLockAcquire(&topic->lock, LW_SHARED);
+	dedup = topic->dedup;
+	LWLockRelease(&topic->lock);
+	if (dedup == NULL)
+		return;
+
+	/*
+	 * Whoever adds an entry that is not seen here does so after this, since
+	 * he has the stripe's lock later, and sets a time himself.
+	 */
+	pg_atomic_write_u64(&topic->ids_due, 0);
+	for (int i = 0; i < DEDUP_STRIPES; i++)
+		due = Min(due, forget_stripe(&dedup->stripes[i], window));
+	if (due != DT_NOEND)
+		set_ids_due(topic, Max(due - GetCurrentTimestamp(), slack(window)));
 }
 
 /*
@@ -590,15 +714,13 @@ remove_position(DedupCall *call, uint64 hash, const Position *position)
 	NaradDedupEntry *entry;
 
 	LWLockAcquire(&stripe->lock, LW_EXCLUSIVE);
-	for (entry = *bucket_of(stripe, hash); entry != NULL; entry = entry->next)
-	{
-		if (entry->hash == hash && entry->partition == position->partition &&
-			entry->offset == position->offset)
-		{
-			remove_entry(stripe, entry);
-			break;
-		}
-	}
+	entry = stripe->nbuckets > 0 ? *bucket_of(stripe, hash) : NULL;
+	while (entry != NULL &&
+		   (entry->hash != hash || entry->partition != position->partition ||
+			entry->offset != position->offset))
+		entry = entry->next;
+	if (entry != NULL)
+		remove_entry(stripe, entry);
 	LWLockRelease(&stripe->lock);
 }
 
@@ -763,7 +885,8 @@ begin_call(Relation rel, NaradDedupClaim *claims, int nclaims)
 
 	call->rel = rel;
 	call->topic_id = info.topic_id;
-	call->dedup = get_dedup(NaradQueueTopicGet(rel, &info));
+	call->topic = NaradQueueTopicGet(rel, &info);
+	call->dedup = get_dedup(call->topic);
 	call->window = NaradTopicSettingsGet(rel)->dedup_window;
 	call->nclaims = nclaims;
 	call->claims = MemoryContextAllocHuge(CurrentMemoryContext,
@@ -811,6 +934,7 @@ NaradDedupClaimAll(Relation rel, NaradDedupClaim *claims, int nclaims)
 	PG_FINALLY();
 	{
 		NaradFree(call->spare);
+		set_ids_due(call->topic, call->window + slack(call->window));
 	}
 	PG_END_TRY();
 	pfree(call->claims);

@@ -55,6 +55,9 @@ extern void NaradDedupPlaced(NaradDedupClaim *claim, int partition,
 							 NaradOffset offset);
 extern void NaradDedupDrop(NaradDedupClaim *claim);
 
+/* Frees ids that are older than the window (us), and sets topic->ids_due. */
+extern void NaradDedupForget(NaradQueueTopic *topic, int64 window);
+
 /* The topic is gone: no error, no allocation. */
 extern void NaradDedupFree(struct NaradDedup *dedup);
 

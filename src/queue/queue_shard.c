@@ -339,6 +339,7 @@ NaradShardSeek(NaradShard *shard, uint32 generation, NaradOffset frontier)
 	shard->frontier = frontier;
 	shard->settled_end = frontier;
 	shard->scan_pos = frontier;
+	shard->handout_mark = 0;
 	shard->nlosses = 0;
 	shard->returned_turn = false;
 	shard->capped_in_flight = shard->capped_ahead = false;

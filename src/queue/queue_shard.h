@@ -89,7 +89,8 @@ typedef struct NaradShard
 
 	/* What may have crashed the server (queue_suspect.c). */
 	NaradOffset handout_mark;	/* on the page and flushed: what is below may
-								 * have been handed out; grows under io_lock */
+								 * have been handed out; grows under io_lock,
+								 * and begins anew with a generation */
 	NaradSet	suspects;		/* not compact; below scan_pos */
 	uint64		suspect_out;	/* offset + 1 of the one that is out, or 0 */
 	uint32		suspect_deliveries; /* the one it is out for */

@@ -153,6 +153,19 @@ was_delivered_before(const NaradLease *lease)
 	return lease->deliveries >= 1;
 }
 
+/*
+ * Its count: a claim that was not read yet has no deadline, and nobody can have
+ * seen it.
+ */
+static uint32
+deliveries_of(const NaradLease *lease)
+{
+	if (lease->state == NARAD_LEASE_LEASED &&
+		lease->deadline == PG_INT64_MAX)
+		return lease->deliveries - 1;
+	return lease->deliveries;
+}
+
 static void
 put_deliveries(ImageWriter *writer, const NaradLeaseTable *leases)
 {
@@ -164,7 +177,7 @@ put_deliveries(ImageWriter *writer, const NaradLeaseTable *leases)
 		ncounts += was_delivered_before(lease);
 	while ((lease = NaradLeaseNext(leases, lease)) != NULL)
 	{
-		NaradDeliveries one = {lease->offset, lease->deliveries, 0};
+		NaradDeliveries one = {lease->offset, deliveries_of(lease), 0};
 
 		if (!was_delivered_before(lease))
 			continue;
@@ -616,7 +629,12 @@ build_head(Relation rel, NaradRelInfo *info, const NaradStateOwner *owner,
 {
 	const NaradStateHead *old = NaradPageStateHead(old_page);
 	NaradStateHead *head = NaradPageStateHead(image);
+	NaradOffset mark = snapshot->handout_mark;
 	Size		used;
+
+	/* What was handed out in an older generation does not count in this. */
+	if (was == NARAD_HEAD_OURS && old->generation == snapshot->generation)
+		mark = Max(mark, old->handout_mark);
 
 	NaradMetaImageInit(image, owner->topic_id, NARAD_PAGE_STATE,
 					   owner->partition);
@@ -632,7 +650,7 @@ build_head(Relation rel, NaradRelInfo *info, const NaradStateOwner *owner,
 	head->frontier = snapshot->frontier;
 	head->dead_lettered = snapshot->dead_lettered;
 	head->lost_to_retention = snapshot->lost;
-	head->handout_mark = Max(head->handout_mark, snapshot->handout_mark);
+	head->handout_mark = mark;
 	head->suspect = snapshot->suspect;
 	head->suspect_deliveries = snapshot->suspect_deliveries;
 	head->image_len = snapshot->image_len;
@@ -831,15 +849,16 @@ put_marks(Relation rel, BlockNumber block, const NaradStateOwner *owner,
 /*
  * NaradStateMark
  *
- * What was claimed below `end` is about to be handed out, and the shard's
- * suspect, if one is out: whoever loads the shard after a crash will know.
- * The mark is raised far ahead, so that few calls have anything to do.  The
+ * What was claimed below `end` in a generation is about to be handed out, and
+ * the shard's suspect, if one is out: whoever loads the shard after a crash
+ * will know.  The mark is raised far ahead, so that few calls have anything to
+ * do.  Nothing if the shard was moved meanwhile, since the claims are void.  The
  * caller holds RowExclusiveLock on the topic and no narad lock.  May error on
  * I/O or for lack of space; nothing may then be handed out.
  */
 void
 NaradStateMark(Relation rel, NaradRelInfo *info, NaradShard *shard,
-			   NaradGroupId group_id, NaradOffset end)
+			   NaradGroupId group_id, uint32 generation, NaradOffset end)
 {
 	NaradStateOwner owner;
 	NaradOffset mark;
@@ -851,7 +870,8 @@ NaradStateMark(Relation rel, NaradRelInfo *info, NaradShard *shard,
 
 	LWLockAcquire(&shard->io_lock, LW_EXCLUSIVE);
 	LWLockAcquire(&shard->lock, LW_SHARED);
-	is_ours = NaradShardIsOf(shard, group_id);
+	is_ours = NaradShardIsOf(shard, group_id) &&
+		shard->generation == generation;
 	mark = shard->handout_mark;
 	suspect = shard->suspect_out;
 	deliveries = shard->suspect_deliveries;

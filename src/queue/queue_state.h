@@ -47,10 +47,12 @@ extern XLogRecPtr NaradStateWrite(Relation rel, NaradRelInfo *info,
 
 /*
  * Raises the hand-out mark to `end` and beyond, if it is below, and notes which
- * suspect is out; flushed on return.  Before what was claimed is handed out.
+ * suspect is out; flushed on return.  Before what was claimed in a generation is
+ * handed out; nothing if that is over.
  */
 extern void NaradStateMark(Relation rel, NaradRelInfo *info, NaradShard *shard,
-						   NaradGroupId group_id, NaradOffset end);
+						   NaradGroupId group_id, uint32 generation,
+						   NaradOffset end);
 
 /*
  * Journals that the current top transaction settles these offsets: I5.  At

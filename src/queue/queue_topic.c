@@ -566,6 +566,7 @@ make_topic(Relation rel, const NaradRelInfo *info)
 	pg_atomic_init_u32(&made->topic.relid, RelationGetRelid(rel));
 	pg_atomic_init_u64(&made->topic.changes, 1);
 	pg_atomic_init_u64(&made->topic.changes_saved, 0);
+	pg_atomic_init_u64(&made->topic.ids_due, 0);
 	NaradLockInit(&made->topic.lock, NARAD_LOCK_QUEUE_TOPIC);
 	dlist_init(&made->topic.groups);
 
@@ -708,6 +709,56 @@ void
 NaradQueueTopicNoteSaved(NaradQueueTopic *topic, uint64 changes)
 {
 	pg_atomic_write_u64(&topic->changes_saved, changes);
+}
+
+/*
+ * Is the topic's time come?  Then the next is a second from now, unless the
+ * caller comes to set another; else *next is lowered.
+ */
+static bool
+take_ids_due(NaradQueueTopic *topic, int64 now, int64 *next)
+{
+	uint64		due = pg_atomic_read_u64(&topic->ids_due);
+
+	if (due == 0 || topic->database != MyDatabaseId)
+		return false;
+	if ((int64) due <= now &&
+		pg_atomic_compare_exchange_u64(&topic->ids_due, &due,
+									   now + USECS_PER_SEC))
+		return true;
+	if (due != 0)
+		*next = Min(*next, (int64) due);
+	return false;
+}
+
+/*
+ * NaradQueueTopicIdsDue
+ *
+ * See queue_topic.h.
+ */
+bool
+NaradQueueTopicIdsDue(int64 now, Oid *relid, NaradTopicId *topic_id,
+					  int64 *next)
+{
+	NaradTopicEntry *entry = NULL;
+	int			i;
+
+	LWLockAcquire(&TopicCtl->lock, LW_SHARED);
+	for (i = 0; i < TOPIC_BUCKETS && entry == NULL; i++)
+	{
+		for (entry = TopicCtl->buckets[i]; entry != NULL; entry = entry->next)
+		{
+			if (take_ids_due(&entry->topic, now, next))
+				break;
+		}
+	}
+	if (entry != NULL)
+	{
+		*relid = pg_atomic_read_u32(&entry->topic.relid);
+		*topic_id = entry->topic.topic_id;
+	}
+	LWLockRelease(&TopicCtl->lock);
+	return entry != NULL;
 }
 
 /* Frees a group with its shards. */

@@ -87,6 +87,8 @@ typedef struct NaradQueueTopic
 	dlist_head	groups;			/* under lock; entries live until topic_gone */
 	struct NaradDedup *dedup;	/* set once, under lock; NULL before the first
 								 * dedup id (queue_dedup.c) */
+	pg_atomic_uint64 ids_due;	/* monotonic us: when the worker looks for ids
+								 * that are too old; 0: there are none */
 
 	/* Moves of dead letters; under the lock of queue_deadletter.c. */
 	int64		moves_after;	/* monotonic us: no move before */
@@ -152,6 +154,15 @@ extern void NaradQueueTopicTouch(NaradQueueTopic *topic);
 extern bool NaradQueueTopicAnyChanged(void);
 extern NaradTopicChange *NaradQueueTopicChanged(int *nchanged);
 extern void NaradQueueTopicNoteSaved(NaradQueueTopic *topic, uint64 changes);
+
+/*
+ * A topic of this database with deduplication ids that may be too old at a
+ * monotonic time: it is the caller's to look at, and is named again in a
+ * second if he does not.  False if there is none; *next is lowered to when there
+ * may be one.
+ */
+extern bool NaradQueueTopicIdsDue(int64 now, Oid *relid,
+								  NaradTopicId *topic_id, int64 *next);
 
 /* Known to have been dropped or truncated, not too long ago. */
 extern bool NaradQueueTopicWasGone(NaradTopicId topic_id);

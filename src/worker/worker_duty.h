@@ -10,6 +10,9 @@
 #ifndef WORKER_DUTY_H
 #define WORKER_DUTY_H
 
+#include "log/log_topic.h"
+#include "utils/relcache.h"
+
 /* When a duty wants to run that has nothing to do: not before a wake. */
 #define NARAD_DUTY_NEVER PG_INT64_MAX
 
@@ -42,6 +45,10 @@ extern const NaradDuty NaradFrontierDuty;	/* worker_frontier.c */
 extern const NaradDuty NaradDeadLetterDuty; /* worker_deadletter.c */
 extern const NaradDuty NaradNotifyDuty; /* worker_notify.c */
 extern const NaradDuty NaradRetentionDuty;	/* worker_retention.c */
+extern const NaradDuty NaradDedupDuty;	/* worker_dedup.c */
+
+/* What the last of these does for a topic that is open and locked. */
+extern void NaradWorkerForgetIds(Relation rel, NaradTopicId topic_id);
 
 /* Is there a topic in this database, as far as the worker has heard? */
 extern bool NaradRetentionHasTopics(void);

@@ -53,6 +53,7 @@ static const NaradDuty *const duties[] = {
 	&NaradDeadLetterDuty,
 	&NaradSaveDuty,				/* after the pages are written */
 	&NaradRetentionDuty,
+	&NaradDedupDuty,
 };
 
 /* What is known of each. */
@@ -223,6 +224,24 @@ worker_loop(void)
 }
 
 /*
+ * What the database's sessions are given by default is not for the worker, as
+ * it is not for autovacuum: it has to write, adds nothing to the conflicts of
+ * serializable transactions, and limits its waits itself.
+ */
+static void
+set_defaults(void)
+{
+	SetConfigOption("default_transaction_isolation", "read committed",
+					PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("default_transaction_read_only", "off", PGC_SUSET,
+					PGC_S_OVERRIDE);
+	SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+	if (GetConfigOption("transaction_timeout", true, false) != NULL)
+		SetConfigOption("transaction_timeout", "0", PGC_SUSET,
+						PGC_S_OVERRIDE);
+}
+
+/*
  * NaradWorkerMain
  *
  * The worker process of the database whose OID is the argument.
@@ -240,6 +259,7 @@ NaradWorkerMain(Datum arg)
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid,
 											  BGWORKER_BYPASS_ALLOWCONN);
 
+	set_defaults();
 	if (!NaradDirtyBecomeWorker())
 		proc_exit(0);
 	before_shmem_exit(worker_exit, (Datum) 0);

@@ -17,7 +17,8 @@
  * opened, so that another may be over a limit; when, with cleanup 'settled', a
  * group's state page says that a segment is done with; when its settings were
  * changed; and when one of its segments becomes old enough.  The worker sleeps
- * until the first of those times.
+ * until the first of those times.  With each look old deduplication ids are
+ * forgotten, too: the window may have become shorter.
  *
  * The launcher starts a worker in each database after the server's start: so
  * topics are looked at that nobody uses, too.  Of those the directory is
@@ -182,6 +183,7 @@ retain_topic(Relation rel, WatchedTopic *topic)
 		}
 	}
 	info = *NaradRelInfoAttach(rel);
+	NaradWorkerForgetIds(rel, info.topic_id);
 	NaradRetainResultInit(&result);
 
 	/* It may have freed something before an error. */

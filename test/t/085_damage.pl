@@ -324,6 +324,61 @@ is(join(',', findings('sound')), '', 'another topic is as it was');
 unlike(slurp_file($node->logfile, $logged_from), qr/TRAP:|PANIC:|was terminated by signal/, 'the server stayed up');
 $node->safe_psql('postgres', 'DROP TABLE ' . join(', ', grep { $_ ne 'sound' } @topics));
 
+# ---- producers of produce_once -----------------------------------------------
+
+$node->safe_psql('postgres', q{
+SELECT narad.create_topic('once');
+SELECT count(*) FROM generate_series(1, 20) i, narad.produce_once('once', to_jsonb(i), 'p' || i, 1);
+CHECKPOINT});
+$file{once} = $node->data_dir . '/' . one_value($node, "SELECT pg_relation_filepath('once')");
+
+# Lets code edit the n-th page of producers; the first is the root.
+sub edit_producers
+{
+	my ($n, $code) = @_;
+	$node->stop;
+	is(edit('once', 0x4e08, sub { $code->($_[0]) if $n-- == 0; return }), 1, 'a page of producers is changed');
+	$node->start;
+	return;
+}
+
+# How many of the producers have which SQLSTATE when they send again.
+sub producer_states
+{
+	my %n;
+	$n{ (try("SELECT * FROM narad.produce_once('once', '0', 'p$_', 1)"))[0] }++ foreach (1 .. 20);
+	return join(' ', map { "$_:$n{$_}" } sort keys %n);
+}
+
+# What else there is to a topic goes on.
+sub is_usable
+{
+	my ($name) = @_;
+	is((try("SELECT count(*) FROM narad.produce('once', '0')"))[0], '00000', "$name: producers without a number go on");
+	is((try("SELECT count(narad.ack(receipt)) FROM narad.consume('once', 1)"))[1], 1, "$name: consumers, too");
+	my ($ret, $out, $err) = $node->psql('postgres', 'VACUUM (FREEZE) once');
+	is($ret, 0, "$name: and VACUUM");
+	return $err;
+}
+
+is(producer_states(), '00000:20', 'producers: all are known');
+edit_producers(1, \&zero);
+my ($nlost) = producer_states() =~ /^00000:\d+ XX001:(\d+)$/;
+cmp_ok($nlost, '>', 0, 'producers: those of a lost page cannot go on, the others can');
+like(is_usable('a lost page'), qr/WARNING:  producers of topic "once" are damaged in block \d+/, 'producers: which warns');
+is(scalar(grep { /page of producers/ } findings('once')), 1, 'producers: verify names it');
+edit_producers(1, sub { substr($_[0], 40, 8) = pack('Q', 2); return });
+is_usable('a transaction that is forgotten');
+is(producer_states(), sprintf('00000:%d XX001:%d', 19 - $nlost, $nlost + 1),
+	'producers: one whose last transaction is forgotten cannot go on, either');
+edit_producers(0, \&zero);
+is(producer_states(), 'XX001:20', 'producers: without the root none can');
+is_usable('a lost root');
+$node->safe_psql('postgres', "SELECT narad.purge_topic('once')");
+is(producer_states(), '00000:20', 'producers: after a purge all can');
+is(join(',', findings('once')), '', 'producers: and nothing is wrong');
+$node->safe_psql('postgres', 'DROP TABLE once');
+
 # ---- while others work, and on a standby -----------------------------------
 
 $node->backup('base');

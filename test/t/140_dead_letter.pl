@@ -166,6 +166,20 @@ crash();
 is(nack_some('deferred', 10) . '|' . letters('deferred'), '|0', 'deferred acks: the move is journalled');
 $node->safe_psql('postgres', 'ALTER DATABASE postgres RESET narad.ack_mode');
 
+# ---- the defaults of sessions are not the worker's -------------------------
+
+fresh_topic('defaults', 1, 1, 1);
+$node->safe_psql('postgres', "ALTER DATABASE postgres SET default_transaction_read_only = on;"
+	  . " ALTER DATABASE postgres SET default_transaction_isolation = 'serializable';");
+my $pid = worker_pid();
+$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+poll_until('the worker has left', sub { worker_pid() ne $pid });
+$node->safe_psql('postgres', "BEGIN READ WRITE; SELECT narad.nack(receipt) FROM narad.consume('defaults'); COMMIT");
+ok(given_up('defaults', 1), 'a move is made where transactions are read-only by default');
+is(letters('defaults'), '0', 'once');
+$node->safe_psql('postgres', "BEGIN READ WRITE; ALTER DATABASE postgres RESET default_transaction_read_only;"
+	  . " ALTER DATABASE postgres RESET default_transaction_isolation; COMMIT");
+
 # ---- restarts --------------------------------------------------------------
 
 fresh_topic('restart', 3, 3, 1);
@@ -188,7 +202,7 @@ fresh_topic('worker', 2, 1);
 arm('move-appended');
 nack_some('worker', 1);
 held('move-appended');
-my $pid = worker_pid();
+$pid = worker_pid();
 $node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
 release('move-appended');
 poll_until('the worker has left', sub { worker_pid() ne $pid });

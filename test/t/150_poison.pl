@@ -216,7 +216,37 @@ SKIP:
 	poll_until('WAL is flushed', sub { one_value($node, "SELECT pg_current_wal_flush_lsn() >= '$lsn'") eq 't' });
 	crash();
 	is(batch('counted', 1), '0:4', 'counted: nor one that nobody has seen');
+
+	# Nor is such a one written, for others' sake, while it is under way.
+	fresh_topic('unseen', 2, ', max_deliveries => 2');
+	$s = narad_session($node);
+	my ($first, $second) = map { $_->[0] } $s->rows("SELECT receipt FROM narad.consume('unseen', 2) ORDER BY msg_offset");
+	$s->rows("SELECT narad.nack('$first')");
+	$node->safe_psql('postgres', "SELECT narad_test.stop_arm('consume-read')");
+	my $held = narad_session($node);
+	$held->send("SELECT msg_offset FROM narad.consume('unseen')");
+	$node->safe_psql('postgres', "SELECT narad_test.stop_wait('consume-read')");
+	$s->rows("SELECT narad.nack('$second')");
+	poll_until('it is written', sub {
+		one_value($node, "SELECT unpersisted_ranges FROM narad.groups WHERE topic = 'unseen'::regclass") eq '0' });
+	$lsn = one_value($node, 'SELECT pg_current_wal_insert_lsn()');
+	poll_until('WAL is flushed', sub { one_value($node, "SELECT pg_current_wal_flush_lsn() >= '$lsn'") eq 't' });
+	$node->stop('immediate');
+	$_->quit foreach ($s, $held);
+	$node->start;
+	is(batch('unseen', 2), '0:2', 'unseen: a delivery that was under way is none yet');
 }
+
+# ---- a seek starts over: what was handed out before it does not count ----------
+
+fresh_topic('sought', 3000, ', max_deliveries => 3, max_in_flight => 10000, max_acked_ahead => 10000');
+$node->safe_psql('postgres', "BEGIN; INSERT INTO effect VALUES ('sought', -1);"
+	  . " SELECT narad.ack(array_agg(receipt)) FROM narad.consume('sought', 2000); COMMIT;"
+	  . " SELECT narad.seek('sought', 'default', 0, 0)");
+crash();
+is(batch('sought', 4), '0:1 1:1 2:1 3:1', 'sought: moved back and crashed, all come in one batch');
+crash();
+is(batch('sought', 4), '0:1', 'sought: but not what was handed out since');
 
 # ---- a clean restart makes no suspects --------------------------------------
 

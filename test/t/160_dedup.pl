@@ -194,12 +194,62 @@ is($s->value(q{SELECT count(*) FROM big}), $n, 'nothing of the failed call is th
 is($s->try(q{SELECT count(*) FROM narad.produce('big', '0', dedup_id => 'id 17')}), '00000', 'a duplicate is still known');
 is($s->value(q{SELECT count(*) FROM big}), $n, '... as one');
 is($s->try(q{SELECT narad.produce('big', '0')}), '00000', 'messages without an id go on');
-is($s->try(q{SELECT count(narad.ack(receipt)) FROM narad.consume('big', 10)}), '53200', 'the reserve is not for leases');
+is($s->try(q{SELECT count(narad.ack(receipt)) FROM narad.consume('big', 10)}), '00000', 'and so do consumers');
 $s->rows(q{SELECT narad.alter_topic('big', dedup_window => '1 ms')});
 ok(poll_until('old ids make room', sub {
 	$s->try(q{SELECT count(*) FROM narad.produce('big', '1', dedup_id => 'more')}) eq '00000' }), 'with a shorter window old ids make room');
-is($s->try(q{SELECT count(narad.ack(receipt)) FROM narad.consume('big', 10)}), '00000', 'for leases, too');
 $s->rows(q{DROP TABLE big});
+
+# Ids that are too old make room by themselves, for whoever needs it.
+$s->rows(q{SELECT narad.create_topic('burst', dedup_window => '10 s')});
+$s->rows(q{SELECT narad.create_topic('other')});
+my $other = q{SELECT count(*) FROM narad.produce('other', '1', dedup_id => 'x' || clock_timestamp())};
+($n, $state) = (0, '00000');
+while ($n < 2000000 && $state eq '00000')
+{
+	$state = $s->try(qq{SELECT count(*) FROM narad.produce_batch('burst', ARRAY(SELECT to_jsonb(i) FROM generate_series($n + 1, $n + 5000) i),
+		dedup_ids => ARRAY(SELECT 'id ' || i FROM generate_series($n + 1, $n + 5000) i))});
+	$n += 5000 if $state eq '00000';
+}
+is($state, '53200', "a burst of ids takes the memory ($n)");
+is($s->try($other), '53200', 'another topic has none left');
+ok(poll_until('the window is over', sub { $s->try($other) eq '00000' }), 'until they are forgotten, though nobody produces');
+is($s->value(q{SELECT msg_offset FROM narad.produce('burst', '0', dedup_id => 'id 1')}), $n, '... and free');
+$s->rows(q{SELECT narad.alter_topic('burst', dedup_window => '1 hour')});
+($n, $state) = (0, '00000');
+while ($n < 2000000 && $state eq '00000')
+{
+	$state = $s->try(qq{SELECT count(*) FROM narad.produce_batch('burst', ARRAY(SELECT to_jsonb(i) FROM generate_series($n + 1, $n + 5000) i),
+		dedup_ids => ARRAY(SELECT 'again ' || i FROM generate_series($n + 1, $n + 5000) i))});
+	$n += 5000 if $state eq '00000';
+}
+is($s->try($other), '53200', 'the same again');
+$s->rows(q{SELECT narad.alter_topic('burst', dedup_window => '1 s')});
+ok(poll_until('the window is over', sub { $s->try($other) eq '00000' }), 'a shorter window counts for those that are there');
+$s->rows(q{DROP TABLE burst, other});
+
+# --------------------------------------------------------- retention and ids
+
+# An id goes with its message, though the window is not over.
+$s->rows(q{SELECT narad.create_topic('aged', segment_size => '256kB')});
+$s->rows(q{SELECT count(*) FROM narad.produce('aged', '"first"', dedup_id => 'first')});
+$s->rows(q{SELECT count(*) FROM narad.produce_batch('aged', ARRAY(SELECT to_jsonb(i) FROM generate_series(1, 3000) i),
+	headers => ARRAY(SELECT to_jsonb(repeat(md5(i::text), 5)) FROM generate_series(1, 3000) i),
+	dedup_ids => ARRAY(SELECT 'aged ' || i FROM generate_series(1, 3000) i))});
+is($s->value(q{SELECT msg_offset FROM narad.produce('aged', '0', dedup_id => 'first')}), 0, 'an id in the first segment');
+$s->rows(q{SELECT narad.alter_topic('aged', retention_bytes => 1)});
+$s->rows(q{SELECT narad.apply_retention('aged')});
+cmp_ok($s->value(q{SELECT earliest FROM narad.offsets('aged')}), '>', 0, 'that retention has dropped');
+$s->rows(q{SELECT narad.alter_topic('aged', reset => '{retention_bytes}')});
+is($s->value(q{SELECT msg_offset FROM narad.produce('aged', '3000', dedup_id => 'aged 3000')}), 3000, 'an id that is kept is known');
+is($s->value(q{SELECT msg_offset FROM narad.produce('aged', '"second"', dedup_id => 'first')}), 3001, 'the one that went is free');
+is($s->value(q{SELECT msg_offset FROM narad.produce('aged', '"third"', dedup_id => 'first')}), 3001, '... once');
+$s->quit;
+$node->stop('immediate');
+$node->start;
+$s = narad_session($node);
+is($s->value(q{SELECT msg_offset FROM narad.produce('aged', '"fourth"', dedup_id => 'first')}), 3001, 'after a crash the second message counts');
+is($s->value(q{SELECT msg_offset FROM narad.produce('aged', '"new"', dedup_id => 'aged 1')}), 3002, 'and what went is free there, too');
 
 # ---------------------------------------------------------------- promotion
 
