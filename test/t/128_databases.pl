@@ -30,7 +30,7 @@ $node->safe_psql('origin', q{
 CREATE EXTENSION narad;
 CREATE TABLE effect (consumer_group text, partition int, msg_offset bigint);
 SELECT narad.create_topic('dead');
-SELECT narad.create_topic('t', partitions => 3, segment_size => '256kB', max_deliveries => 2, dead_letter_topic => 'dead',
+SELECT narad.create_topic('t', partitions => 3, segment_size => '256kB',
 	max_in_flight => 100000, max_acked_ahead => 100000);
 SELECT narad.create_group('t', 'second');
 SELECT narad.create_group('t', 'paused');

@@ -215,13 +215,29 @@ BEGIN
 		COMMIT;
 	END LOOP;
 END $$;
-CREATE FUNCTION fill(topic regclass, n int) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE TABLE filled (topic regclass, first bigint, next bigint);
+CREATE FUNCTION fill(t regclass, n int) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-	base bigint := (SELECT end_offset FROM narad.offsets(topic));
+	base bigint := (SELECT end_offset FROM narad.offsets(t) WHERE partition = 0);
 BEGIN
 	EXECUTE format('INSERT INTO %s (value) SELECT to_jsonb(rpad((%s + i) || ''.'', 900, ''x''))'
-		' FROM generate_series(0, %s) i', topic, base, n - 1);
+		' FROM generate_series(0, %s) i', t, base, n - 1);
+	INSERT INTO filled VALUES (t, base, base + n);
 	RETURN base + n;
+END $$;
+-- What is not in its place, or missing though retention keeps it.
+CREATE FUNCTION fill_finding(t regclass) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	there bigint[];
+	wrong text;
+	missing text;
+BEGIN
+	EXECUTE format('SELECT array_agg(msg_offset), string_agg(msg_offset || '' is wrong'', '', '')'
+		' FILTER (WHERE (value #>> ''{}'') NOT LIKE msg_offset || ''.%%'') FROM %s', t) INTO there, wrong;
+	SELECT string_agg(o || ' is missing', ', ') INTO missing
+	FROM (SELECT generate_series(greatest(first, (SELECT earliest FROM narad.offsets(t))), next - 1) AS o
+		FROM filled WHERE topic = t EXCEPT SELECT unnest(there)) m;
+	RETURN concat_ws(', ', wrong, missing);
 END $$;
 SELECT narad.create_topic('churn' || i, segment_size => '256kB', retention_bytes => 3000000)
 FROM generate_series(0, 7) i;
@@ -234,6 +250,8 @@ BEGIN
 		COMMIT;
 		PERFORM narad.apply_retention(('churn' || i % 8)::regclass);
 		COMMIT;
+		-- Copies have to replay all this.
+		PERFORM pg_sleep(0.02);
 	END LOOP;
 END $$;
 });
@@ -265,13 +283,9 @@ UNION ALL (SELECT partition, msg_offset FROM q EXCEPT ALL TABLE produced)) d}),
 			0, "$name, $group: all others come");
 	}
 	is(all_findings($node), '', "$name: verify finds nothing");
-	is(one_value($node, q{SELECT string_agg(t || ': ' || n || ' of ' || wanted || ', ' || wrong || ' wrong', '; ')
-FROM (SELECT 'churn' || i AS t FROM generate_series(0, 7) i) t,
-	LATERAL (SELECT end_offset - earliest AS wanted FROM narad.offsets(t::regclass)) o,
-	LATERAL (SELECT (xpath('/row/n/text()', x))[1]::text::int AS n, (xpath('/row/wrong/text()', x))[1]::text::int AS wrong
-		FROM query_to_xml(format($$SELECT count(*) AS n, count(*) FILTER (WHERE (value #>> '{}') NOT LIKE msg_offset || '.%%') AS wrong
-			FROM %s$$, t), false, true, '') x) c
-WHERE n <> wanted OR wrong > 0}), '', "$name: what retention keeps is there, in its place");
+	is(one_value($node, q{SELECT string_agg(t || ': ' || f, '; ')
+FROM (SELECT ('churn' || i)::regclass AS t FROM generate_series(0, 7) i) t, fill_finding(t) f WHERE f <> ''}),
+		'', "$name: what retention keeps is there, in its place");
 	my $end = one_value($node, "SELECT max(msg_offset) + 1 FROM q WHERE partition = 0");
 	cmp_ok(one_value($node, "SELECT msg_offset FROM narad.produce('q', '1', partition => 0)"), '>=', $end,
 		"$name: offsets go on");
