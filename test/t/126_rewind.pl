@@ -76,11 +76,13 @@ CALL work(50);
 SELECT narad.produce('shared', to_jsonb('3000.'::text));
 SELECT narad.produce('emptied', to_jsonb('3000.'::text));
 });
-$old->stop;
+$old->safe_psql('postgres', 'SELECT pg_current_xact_id()');	# flushes what came before
+$old->stop('immediate');
 $new->safe_psql('postgres', 'CHECKPOINT');
 
 # ---- back ------------------------------------------------------------------------
 
+# After a crash pg_rewind has a single-user server recover first.
 command_ok([ 'pg_rewind', '--source-server', $new->connstr('postgres'),
 		'--target-pgdata', $old->data_dir, '--no-sync' ], 'pg_rewind');
 $old->append_conf('postgresql.conf', 'port = ' . $old->port . "\nunix_socket_directories = '" . $old->host . "'");
