@@ -34,8 +34,8 @@ my $lease = one_value($node, q{SELECT receipt FROM narad.consume('leased')});
 
 my @load = map { narad_session($node) } (0 .. 3);
 my $effects = sub { one_value($node, 'SELECT count(*) FROM effect') };
-$load[$_]->send('CALL work(100000)') foreach (0 .. 2);
-$load[3]->send('CALL churn(100000)');
+$load[$_]->send('CALL work(100000, 0.02)') foreach (0 .. 2);
+$load[3]->send('CALL churn(100000, 0.1)');
 my $size = one_value($node, q{SELECT sum(pg_relation_size(('churn' || i)::regclass)) FROM generate_series(0, 7) i});
 
 # Each goes on for as long as the load has done much, and files were cut.

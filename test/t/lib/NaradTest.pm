@@ -201,7 +201,9 @@ SELECT narad.create_topic('q', partitions => 3, visibility_timeout => '1 hour', 
 SELECT narad.create_group('q', 'second');
 CREATE TABLE produced (partition int, msg_offset bigint);
 CREATE TABLE effect (consumer_group text, partition int, msg_offset bigint, value jsonb);
-CREATE PROCEDURE work(rounds int) LANGUAGE plpgsql AS $$
+-- With a pause after each round, where it is a load that runs until it is
+-- cancelled, as copies have to replay all this.
+CREATE PROCEDURE work(rounds int, pause float8 DEFAULT 0) LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN 1 .. rounds LOOP
 		INSERT INTO produced
@@ -213,6 +215,7 @@ BEGIN
 		FROM narad.consume('q', 1, consumer_group => 'second') m, LATERAL narad.try_ack(ARRAY[m.receipt]) a
 		WHERE a.accepted;
 		COMMIT;
+		PERFORM pg_sleep(pause);
 	END LOOP;
 END $$;
 CREATE TABLE filled (topic regclass, first bigint, next bigint);
@@ -242,7 +245,7 @@ END $$;
 SELECT narad.create_topic('churn' || i, segment_size => '256kB', retention_bytes => 3000000)
 FROM generate_series(0, 7) i;
 SELECT fill(('churn' || i)::regclass, 2500) FROM generate_series(0, 7) i;
-CREATE PROCEDURE churn(rounds int) LANGUAGE plpgsql AS $$
+CREATE PROCEDURE churn(rounds int, pause float8 DEFAULT 0) LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN 0 .. rounds - 1 LOOP
 		PERFORM narad.alter_topic(('churn' || i % 8)::regclass, retention_bytes => 100000);
@@ -250,8 +253,7 @@ BEGIN
 		COMMIT;
 		PERFORM narad.apply_retention(('churn' || i % 8)::regclass);
 		COMMIT;
-		-- Copies have to replay all this.
-		PERFORM pg_sleep(0.02);
+		PERFORM pg_sleep(pause);
 	END LOOP;
 END $$;
 });
