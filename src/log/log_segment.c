@@ -1392,6 +1392,9 @@ void
 NaradSegmentTruncate(Relation rel, NaradLogTopic *topic, uint32 slot)
 {
 	uint32		first = slot % NARAD_ENTRIES_PER_PAGE;
+	BlockNumber end = first != 0 ?
+	NaradSlotFirstBlock(slot, topic->segment_pages) :
+	NaradSlotDirectoryBlock(slot, topic->segment_pages);
 
 	if (first != 0)
 	{
@@ -1413,9 +1416,8 @@ NaradSegmentTruncate(Relation rel, NaradLogTopic *topic, uint32 slot)
 		}
 		UnlockReleaseBuffer(update.buffer);
 	}
-	RelationTruncate(rel, first != 0 ?
-					 NaradSlotFirstBlock(slot, topic->segment_pages) :
-					 NaradSlotDirectoryBlock(slot, topic->segment_pages));
+	NaradXLogBlocksGo(rel, end, RelationGetNumberOfBlocks(rel));
+	RelationTruncate(rel, end);
 }
 
 /*

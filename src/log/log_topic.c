@@ -1228,10 +1228,11 @@ NaradLogForgetFiles(bool is_commit)
 /*
  * NaradLogForgetDatabase
  *
- * The same for all topics of a database that was dropped.
+ * The same for all topics of a database that was dropped, or whose files are
+ * others now; is_gone says which.  Nobody is connected to it.
  */
 void
-NaradLogForgetDatabase(Oid database)
+NaradLogForgetDatabase(Oid database, bool is_gone)
 {
 	int			bucket;
 
@@ -1264,7 +1265,7 @@ NaradLogForgetDatabase(Oid database)
 			NaradLogTopic *topic = gone;
 
 			gone = topic->next;
-			forget_topic(topic, true);
+			forget_topic(topic, is_gone);
 		}
 	}
 }

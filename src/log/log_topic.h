@@ -262,7 +262,7 @@ extern void NaradLogTopicReplaced(const RelFileLocator *file);
 /* From the storage layer's transaction callbacks. */
 extern void NaradLogCollectFiles(void); /* before commit */
 extern void NaradLogForgetFiles(bool is_commit);
-extern void NaradLogForgetDatabase(Oid database);
+extern void NaradLogForgetDatabase(Oid database, bool is_gone);
 extern void NaradLogFilesReset(void);
 
 #endif							/* LOG_TOPIC_H */

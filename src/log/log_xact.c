@@ -42,6 +42,9 @@ static object_access_hook_type previous_access_hook;
 /* The database that this transaction drops: one a command, in no block. */
 static Oid	dropped_database;
 
+/* The one whose files it moves, likewise. */
+static Oid	moved_database;
+
 /*
  * Runs before the layers above: what was appended is decided now.  Partitions
  * are added before forget_callback collects files, which that may attach.
@@ -90,7 +93,9 @@ forget_callback(XactEvent event, void *arg)
 			NaradRetainAtXactEnd(true);
 			NaradLogForgetFiles(true);
 			if (OidIsValid(dropped_database))
-				NaradLogForgetDatabase(dropped_database);
+				NaradLogForgetDatabase(dropped_database, true);
+			if (OidIsValid(moved_database))
+				NaradLogForgetDatabase(moved_database, false);
 			break;
 		case XACT_EVENT_ABORT:
 			NaradRetainAtXactEnd(false);
@@ -104,6 +109,7 @@ forget_callback(XactEvent event, void *arg)
 	}
 	NaradLogFilesReset();
 	dropped_database = InvalidOid;
+	moved_database = InvalidOid;
 }
 
 /*
@@ -175,6 +181,19 @@ watch_drops(ObjectAccessType access, Oid classId, Oid objectId, int subId,
 		dropped_database = objectId;
 		NaradLogFilesMayGo();
 	}
+}
+
+/*
+ * NaradLogDatabaseMoves
+ *
+ * If this transaction commits, the files of a database are others than before,
+ * and may be those of long ago again: what is known of them goes.  The topics
+ * stay.  Nobody is connected to the database, nor can be before the commit.
+ */
+void
+NaradLogDatabaseMoves(Oid database)
+{
+	moved_database = database;
 }
 
 /*

@@ -19,4 +19,7 @@
 extern void NaradLogXactRegisterFirst(void);
 extern void NaradLogXactRegisterLast(void);
 
+/* What is known of a database's files goes if this transaction commits. */
+extern void NaradLogDatabaseMoves(Oid database);
+
 #endif							/* LOG_XACT_H */

@@ -18,7 +18,8 @@
  *             ids for a META_UPDATE.
  * Runs in:    any backend; redo in the startup process.
  * WAL:        APPEND, APPEND+INIT, FREEZE, FREEZE_SEGMENT, META_UPDATE (that
- *             one is inserted by NaradPagesUpdate, log_meta.c).
+ *             one is inserted by NaradPagesUpdate, log_meta.c); core's
+ *             FPI_FOR_HINT, of blocks that go.
  * On error:   a record that does not fit its page is a PANIC in redo.
  *
  * Copyright (c) 2026, the Narad authors
@@ -32,6 +33,8 @@
 #include "access/xloginsert.h"
 #include "access/xlogutils.h"
 #include "catalog/catalog.h"
+#include "catalog/pg_control.h"
+#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/standby.h"
 
@@ -140,6 +143,40 @@ NaradXLogFreezeSegment(Relation rel, Buffer buffer, int index, uint16 flags,
 	XLogRegisterBuffer(0, buffer, REGBUF_STANDARD);
 	lsn = XLogInsert(NARAD_RMGR_ID, XLOG_NARAD_FREEZE_SEGMENT);
 	PageSetLSN(BufferGetPage(buffer), lsn);
+}
+
+/*
+ * NaradXLogBlocksGo
+ *
+ * Names blocks [from, to), which are about to be cut off, in the WAL.  Core's
+ * record of that names none, and the file may grow again by pages of zeros that
+ * no record names, as extending it is not logged.  Where pg_rewind takes this
+ * server back to a moment at which they had records, it has to fetch them from
+ * the other server, and it fetches what is named.  To replay these records of
+ * core's, without images, is to do nothing.  The caller has the relation locked
+ * in AccessExclusive mode.
+ */
+void
+NaradXLogBlocksGo(Relation rel, BlockNumber from, BlockNumber to)
+{
+	static PGAlignedBlock nothing;	/* without an image nobody looks at it */
+	BlockNumber block = from;
+
+	if (!RelationNeedsWAL(rel))
+		return;
+	XLogEnsureRecordSpace(XLR_MAX_BLOCK_ID, 0);
+	while (block < to)
+	{
+		RelFileLocator locator = NaradRelationLocator(rel);
+		int			id;
+
+		CHECK_FOR_INTERRUPTS();
+		XLogBeginInsert();
+		for (id = 0; id <= XLR_MAX_BLOCK_ID && block < to; id++)
+			XLogRegisterBlock(id, &locator, MAIN_FORKNUM, block++,
+							  nothing.data, REGBUF_NO_IMAGE);
+		(void) XLogInsert(RM_XLOG_ID, XLOG_FPI_FOR_HINT);
+	}
 }
 
 /* Adds the items of an append record to its page. */

@@ -13,6 +13,7 @@
 #include "access/xlogreader.h"
 #include "lib/stringinfo.h"
 #include "log/log_format.h"
+#include "storage/block.h"
 #include "storage/buf.h"
 #include "utils/relcache.h"
 
@@ -106,6 +107,9 @@ extern void NaradXLogFreeze(Relation rel, Buffer buffer,
 extern void NaradXLogFreezeSegment(Relation rel, Buffer buffer, int index,
 								   uint16 flags, uint64 oldest_xid,
 								   TransactionId horizon);
+
+/* Names blocks [from, to), about to be cut off, for pg_rewind. */
+extern void NaradXLogBlocksGo(Relation rel, BlockNumber from, BlockNumber to);
 
 extern void NaradXLogRedo(XLogReaderState *record);
 extern void NaradXLogDesc(StringInfo buf, XLogReaderState *record);

@@ -655,14 +655,13 @@ show_group_partition(TopicLook *look, int step)
 	NaradOffset end;
 	NaradOffset stable;
 
+	/* The end is looked at last, so that no frontier is beyond it. */
+	if (!copy_figures(shard, entry->group_id, &figures))
+		peek_figures(look->rel, entry, partition, &figures);
 	NaradPartitionBounds(look->rel, NaradRelInfoLook(look->rel), partition,
 						 &earliest, &end, &stable);
-	if (!copy_figures(shard, entry->group_id, &figures))
-	{
-		peek_figures(look->rel, entry, partition, &figures);
-		if (figures.frontier < 0)
-			figures.frontier = (int64) earliest;
-	}
+	if (figures.frontier < 0)
+		figures.frontier = (int64) earliest;
 	put_group(look, entry, partition, (int64) end, &figures);
 }
 

@@ -2,7 +2,8 @@
  *
  * worker_utility.c
  *	  Keeps the workers out of the way of statements that need a database for
- *	  themselves, and tells waiters of the end of prepared transactions.
+ *	  themselves, tells storage when its files are moved, and waiters of the
+ *	  end of prepared transactions.
  *
  * DROP DATABASE, ALTER DATABASE ... RENAME or SET TABLESPACE, and CREATE
  * DATABASE with a template fail while anybody is connected to the database.
@@ -10,7 +11,8 @@
  *
  * Owns:       the bars this backend has put up.
  * Invariants: a bar is lifted when the statement ends, whatever its end, the
- *             backend's included.
+ *             backend's included.  I12: of files that were moved away nothing
+ *             is known when they come back.
  * Locks:      those of queue_dirty.c, one call at a time.  While it waits for
  *             the worker to leave, DROP DATABASE holds its lock on the
  *             database, which the worker never asks for.
@@ -48,6 +50,7 @@
 #include "utils/syscache.h"
 #include "utils/wait_event.h"
 
+#include "log/log_xact.h"
 #include "queue/queue_dirty.h"
 #include "queue/queue_topic.h"
 #include "queue/queue_wait.h"
@@ -62,12 +65,16 @@ static object_access_hook_type previous_object_access;
 /* The database this backend has barred; one statement bars one at most. */
 static Oid	barred_database = InvalidOid;
 
+/* The same, if the statement gives it another tablespace. */
+static Oid	moving_database = InvalidOid;
+
 static void
 lift_bar(void)
 {
 	Oid			database = barred_database;
 
 	barred_database = InvalidOid;
+	moving_database = InvalidOid;
 	if (OidIsValid(database))
 		NaradDirtyBar(database, false);
 }
@@ -268,6 +275,8 @@ worker_process_utility(PlannedStmt *pstmt, const char *query,
 	PG_TRY();
 	{
 		bar_database(database_needed(statement));
+		if (IsA(statement, AlterDatabaseStmt))
+			moving_database = barred_database;
 		run_statement(pstmt, query, read_only_tree, context, params,
 					  environment, dest, completion);
 	}
@@ -280,7 +289,12 @@ worker_process_utility(PlannedStmt *pstmt, const char *query,
 	statement_done(statement);
 }
 
-/* DROP DATABASE, once it is known to be allowed. */
+/*
+ * DROP DATABASE, once it is known to be allowed; and ALTER DATABASE ... SET
+ * TABLESPACE, when the files were copied: until the commit and longer, nobody
+ * can connect to the database, and this runs in no block, so the commit is that
+ * of this statement.
+ */
 static void
 worker_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 					 int sub_id, void *arg)
@@ -289,6 +303,9 @@ worker_object_access(ObjectAccessType access, Oid class_id, Oid object_id,
 		previous_object_access(access, class_id, object_id, sub_id, arg);
 	if (access == OAT_DROP && class_id == DatabaseRelationId)
 		bar_database(object_id);
+	if (access == OAT_POST_ALTER && class_id == DatabaseRelationId &&
+		object_id == moving_database)
+		NaradLogDatabaseMoves(object_id);
 }
 
 /*

@@ -16,7 +16,7 @@ use Time::HiRes qw(time);
 
 our @EXPORT = qw(narad_node narad_session poll_until one_value create_helpers
   log_is_clean logs_are_clean start_after_kill topic_hash sql_array
-  create_work work_is_exact);
+  create_work work_is_exact all_findings);
 
 # Gives a stopped server's node: UTF8, with checksums, narad loaded, the given
 # lines added to its postgresql.conf.  "streaming" readies it for standbys.
@@ -188,8 +188,9 @@ ORDER BY c.oid::regclass::text COLLATE "C"});
 }
 
 # A topic "q" with two groups, and a procedure that produces to it and consumes
-# from it, in transactions that write down what they acked, one in five of
-# which rolls back.
+# from it, in transactions that write down what they produced and acked, one in
+# five of which rolls back; and topics churn0 to churn7 with a procedure that
+# fills them and has retention cut their files.
 sub create_work
 {
 	my ($node) = @_;
@@ -198,11 +199,15 @@ CREATE EXTENSION narad;
 SELECT narad.create_topic('q', partitions => 3, visibility_timeout => '1 hour', segment_size => '256kB',
 	max_in_flight => 1000000, max_acked_ahead => 1000000);
 SELECT narad.create_group('q', 'second');
+CREATE TABLE produced (partition int, msg_offset bigint);
 CREATE TABLE effect (consumer_group text, partition int, msg_offset bigint, value jsonb);
-CREATE PROCEDURE work(rounds int) LANGUAGE plpgsql AS $$
+-- With a pause after each round, where it is a load that runs until it is
+-- cancelled, as copies have to replay all this.
+CREATE PROCEDURE work(rounds int, pause float8 DEFAULT 0) LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN 1 .. rounds LOOP
-		PERFORM narad.produce('q', to_jsonb(repeat(md5(i::text), 20)), key => (i % 7)::text);
+		INSERT INTO produced
+		SELECT * FROM narad.produce('q', to_jsonb(repeat(md5(i::text), 20)), key => (i % 7)::text);
 		INSERT INTO effect SELECT 'default', m.partition, m.msg_offset, m.value
 		FROM narad.consume('q', 2) m, LATERAL narad.try_ack(ARRAY[m.receipt]) a WHERE a.accepted;
 		IF i % 5 = 0 THEN ROLLBACK; ELSE COMMIT; END IF;
@@ -210,35 +215,92 @@ BEGIN
 		FROM narad.consume('q', 1, consumer_group => 'second') m, LATERAL narad.try_ack(ARRAY[m.receipt]) a
 		WHERE a.accepted;
 		COMMIT;
+		PERFORM pg_sleep(pause);
+	END LOOP;
+END $$;
+CREATE TABLE filled (topic regclass, first bigint, next bigint);
+CREATE FUNCTION fill(t regclass, n int) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	base bigint := (SELECT end_offset FROM narad.offsets(t) WHERE partition = 0);
+BEGIN
+	EXECUTE format('INSERT INTO %s (value) SELECT to_jsonb(rpad((%s + i) || ''.'', 900, ''x''))'
+		' FROM generate_series(0, %s) i', t, base, n - 1);
+	INSERT INTO filled VALUES (t, base, base + n);
+	RETURN base + n;
+END $$;
+-- What is not in its place, or missing though retention keeps it.
+CREATE FUNCTION fill_finding(t regclass) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	there bigint[];
+	wrong text;
+	missing text;
+BEGIN
+	EXECUTE format('SELECT array_agg(msg_offset), string_agg(msg_offset || '' is wrong'', '', '')'
+		' FILTER (WHERE (value #>> ''{}'') NOT LIKE msg_offset || ''.%%'') FROM %s', t) INTO there, wrong;
+	SELECT string_agg(o || ' is missing', ', ') INTO missing
+	FROM (SELECT generate_series(greatest(first, (SELECT earliest FROM narad.offsets(t))), next - 1) AS o
+		FROM filled WHERE topic = t EXCEPT SELECT unnest(there)) m;
+	RETURN concat_ws(', ', wrong, missing);
+END $$;
+SELECT narad.create_topic('churn' || i, segment_size => '256kB', retention_bytes => 3000000)
+FROM generate_series(0, 7) i;
+SELECT fill(('churn' || i)::regclass, 2500) FROM generate_series(0, 7) i;
+CREATE PROCEDURE churn(rounds int, pause float8 DEFAULT 0) LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 0 .. rounds - 1 LOOP
+		PERFORM narad.alter_topic(('churn' || i % 8)::regclass, retention_bytes => 100000);
+		PERFORM fill(('churn' || i % 8)::regclass, 300);
+		COMMIT;
+		PERFORM narad.apply_retention(('churn' || i % 8)::regclass);
+		COMMIT;
+		PERFORM pg_sleep(pause);
 	END LOOP;
 END $$;
 });
 	return;
 }
 
-# On any copy of that server: effects and acks are one.  What is written down is
-# settled, once, and all else that is committed comes.
+# On any copy of that server that takes writes: what is there is what was written
+# down.  What was acked is settled, once, and all else that is committed comes.
 sub work_is_exact
 {
 	my ($node, $name) = @_;
+	is(one_value($node, q{SELECT count(*) FROM
+((TABLE produced EXCEPT ALL SELECT partition, msg_offset FROM q)
+UNION ALL (SELECT partition, msg_offset FROM q EXCEPT ALL TABLE produced)) d}),
+		0, "$name: exactly the messages that committed are there");
+	is(one_value($node, 'SELECT count(*) FROM narad.leases'), 0, "$name: no lease is left");
 	foreach my $group ('default', 'second')
 	{
-		$node->safe_psql('postgres', "DROP TABLE IF EXISTS rest; CREATE TABLE rest AS SELECT partition, msg_offset"
+		$node->safe_psql('postgres', "DROP TABLE IF EXISTS rest; CREATE TABLE rest AS SELECT partition, msg_offset, value"
 			  . " FROM narad.consume('q', 100000, consumer_group => '$group')");
 		is(one_value($node, "SELECT count(*) - count(DISTINCT (partition, msg_offset)) FROM effect"
 				  . " WHERE consumer_group = '$group'"), 0, "$name, $group: no message took effect twice");
 		is(one_value($node, "SELECT count(*) FROM rest JOIN effect USING (partition, msg_offset)"
 				  . " WHERE consumer_group = '$group'"), 0, "$name, $group: none whose effect is there comes again");
 		is(one_value($node, "SELECT count(*) FROM q WHERE NOT EXISTS (SELECT FROM rest r"
-				  . " WHERE r.partition = q.partition AND r.msg_offset = q.msg_offset) AND NOT EXISTS (SELECT FROM effect e"
-				  . " WHERE e.consumer_group = '$group' AND e.partition = q.partition AND e.msg_offset = q.msg_offset)"),
+				  . " WHERE r.partition = q.partition AND r.msg_offset = q.msg_offset AND r.value = q.value)"
+				  . " AND NOT EXISTS (SELECT FROM effect e WHERE e.consumer_group = '$group'"
+				  . " AND e.partition = q.partition AND e.msg_offset = q.msg_offset AND e.value = q.value)"),
 			0, "$name, $group: all others come");
 	}
-	is(one_value($node, "SELECT count(*) FROM narad.verify('q')"), 0, "$name: all is well");
+	is(all_findings($node), '', "$name: verify finds nothing");
+	is(one_value($node, q{SELECT string_agg(t || ': ' || f, '; ')
+FROM (SELECT ('churn' || i)::regclass AS t FROM generate_series(0, 7) i) t, fill_finding(t) f WHERE f <> ''}),
+		'', "$name: what retention keeps is there, in its place");
 	my $end = one_value($node, "SELECT max(msg_offset) + 1 FROM q WHERE partition = 0");
 	cmp_ok(one_value($node, "SELECT msg_offset FROM narad.produce('q', '1', partition => 0)"), '>=', $end,
 		"$name: offsets go on");
+	$node->safe_psql('postgres', 'INSERT INTO produced SELECT partition, msg_offset FROM q EXCEPT ALL TABLE produced');
 	return;
+}
+
+# What narad.verify has to say of all topics that have a name of their own.
+sub all_findings
+{
+	my ($node, $db) = @_;
+	return one_value($node, q{SELECT string_agg(topic || ' ' || v::text, '; ') FROM narad.topics, narad.verify(topic) v},
+		$db);
 }
 
 package NaradTest::Session;
