@@ -87,6 +87,7 @@ OBJS = \
 	src/sql/sql_fetch.o \
 	src/sql/sql_group.o \
 	src/sql/sql_produce.o \
+	src/sql/sql_rows.o \
 	src/sql/sql_settle.o \
 	src/sql/sql_topic.o \
 	src/sql/sql_view.o \
