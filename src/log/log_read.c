@@ -111,6 +111,8 @@ typedef struct ReadHint
 	int			partition;
 	uint32		page_no;
 	uint64		sequence;
+	uint32		npages;			/* of a sealed segment, which stays as it is;
+								 * else 0 */
 } ReadHint;
 
 static ReadHint read_hints[NHINTS];
@@ -585,12 +587,17 @@ take_hint(NaradReader *reader)
 {
 	ReadHint   *hint = &read_hints[reader->partition % NHINTS];
 
-	if (reader->page_no == NO_PAGE &&
-		hint->topic_id == reader->topic_id &&
-		hint->partition == reader->partition &&
-		hint->sequence == reader->segment.sequence &&
-		hint->page_no < reader->npages)
-		reader->page_no = hint->page_no;
+	if (reader->page_no != NO_PAGE ||
+		hint->topic_id != reader->topic_id ||
+		hint->partition != reader->partition ||
+		hint->sequence != reader->segment.sequence)
+		return;
+	reader->page_no = hint->page_no;
+	if (hint->npages > 0)
+	{
+		reader->npages = hint->npages;
+		reader->npages_exact = true;
+	}
 }
 
 static void
@@ -602,6 +609,33 @@ leave_hint(NaradReader *reader)
 	hint->partition = reader->partition;
 	hint->sequence = reader->segment.sequence;
 	hint->page_no = reader->page_no;
+	hint->npages = reader->npages_exact ? reader->npages : 0;
+}
+
+/*
+ * Loads the page where a reader that goes forward finds most offsets: the one
+ * at hand, if its copy is not at hand, or the next.  False, and nothing is
+ * changed, if it is another one.
+ */
+static bool
+load_likely_page(NaradReader *reader, NaradOffset offset)
+{
+	uint32		at_hand = reader->page_no;
+	uint32		likely = reader->have_page ? at_hand + 1 : at_hand;
+
+	if (at_hand == NO_PAGE)
+		return false;
+	for (; likely <= at_hand + 1 && likely < reader->npages; likely++)
+	{
+		if (load_page(reader, likely, offset) != NARAD_PAGE_OK ||
+			NaradDataPageSpecial(reader->page.data)->base_offset > offset)
+			break;
+		if (page_covers(reader, offset))
+			return true;
+	}
+	reader->have_page = false;
+	reader->page_no = at_hand;
+	return false;
 }
 
 /*
@@ -611,7 +645,6 @@ leave_hint(NaradReader *reader)
 static void
 find_page(NaradReader *reader, NaradOffset offset)
 {
-	take_hint(reader);
 	for (uint32 i = 0; reader->page_no != NO_PAGE && i < 2; i++)
 	{
 		uint32		at = reader->page_no + i;
@@ -707,8 +740,16 @@ position_reader(NaradReader *reader, NaradOffset offset, NaradOffset end,
 		result->next = Min(reader->next_first, end);
 		return false;
 	}
+	take_hint(reader);
 	if (!reader->npages_exact)
 		find_npages(reader, &is_open);
+	if (reader->page_no != NO_PAGE && reader->page_no >= reader->npages)
+		reader->page_no = NO_PAGE;
+	if (load_likely_page(reader, offset))
+	{
+		leave_hint(reader);
+		return true;
+	}
 	find_page(reader, offset);
 	if (reader->page_no != NO_PAGE &&
 		load_page(reader, reader->page_no, offset) == NARAD_PAGE_OK &&
