@@ -122,8 +122,11 @@ static NaradLogPartition *my_preparing;
  * as many pages of others out of the pool.  The ring is the backend's, for
  * later records to use the same buffers.
  */
-#define RING_PAGES 32
+#define RING_PAGES		32
 static BufferAccessStrategy large_ring;
+
+/* Pages to prepare at once for a large record. */
+#define LARGE_RUN		256
 
 /* ---- waiting --------------------------------------------------------- */
 
@@ -234,6 +237,16 @@ run_length(const NaradSegmentRef *segment, uint32 prepared)
 	uint32		run = prepared < 64 ? 16 : 64;
 
 	return Min(run, segment->npages - prepared);
+}
+
+/*
+ * The same for who will need so many at once.  Not all of a very large record:
+ * whoever looks for the tail after a restart reads what was prepared.
+ */
+static uint32
+large_run(const AppendNeed *need)
+{
+	return Min(need->segment_pages, LARGE_RUN);
 }
 
 /* Can something still be added to the open segment?  Tail lock. */
@@ -388,7 +401,7 @@ prepare_spare(AppendState *state, const AppendNeed *need)
 
 	/* Nobody opens it before it has pages, so it is still the spare. */
 	ensure_map_room(part);
-	run = Min(Max(run_length(&spare, 0), need->segment_pages), spare.npages);
+	run = Min(Max(run_length(&spare, 0), large_run(need)), spare.npages);
 	prepare_pages(state, &spare, 0, run);
 	directory = ReadBuffer(state->rel, spare.dir_block);
 	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
@@ -1044,7 +1057,7 @@ page_is_available(AppendState *state, AppendNeed *need)
 	}
 	if (part->next_page >= part->open_prepared)
 	{
-		need->prepared = Min(part->next_page + Max(need->segment_pages, 1),
+		need->prepared = Min(part->next_page + Max(large_run(need), 1),
 							 part->open.npages);
 		return false;
 	}
