@@ -52,7 +52,6 @@
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
@@ -116,14 +115,6 @@ typedef struct AppendNeed
 /* What this backend holds beyond LWLocks. */
 static NaradLogPartition *my_gate;
 static NaradLogPartition *my_preparing;
-
-/*
- * A large record of so many pages goes through a ring of buffers, not to push
- * as many pages of others out of the pool.  The ring is the backend's, for
- * later records to use the same buffers.
- */
-#define RING_PAGES		32
-static BufferAccessStrategy large_ring;
 
 /* Pages to prepare at once for a large record. */
 #define LARGE_RUN		256
@@ -1383,20 +1374,6 @@ append_parts(AppendState *state, NaradAppendItem *item, uint32 pos)
 	}
 }
 
-/* The backend's ring; NULL where the server has no room for one. */
-static BufferAccessStrategy
-get_large_ring(void)
-{
-	if (large_ring == NULL)
-	{
-		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-
-		large_ring = GetAccessStrategy(BAS_BULKWRITE);
-		MemoryContextSwitchTo(old);
-	}
-	return large_ring;
-}
-
 /*
  * Appends one large record.  Whoever waits for the gate goes on when its last
  * part is there.
@@ -1409,8 +1386,7 @@ append_large(AppendState *state, NaradAppendItem *item)
 	uint32		total = NaradRecordLength(&item->record);
 	uint32		pos;
 
-	if (strategy == NULL && total >= RING_PAGES * BLCKSZ)
-		state->strategy = get_large_ring();
+	state->strategy = NaradLargeStrategy(strategy, total, true);
 	state->is_large = true;
 	NaradXLogAppendReserve(state->rel);
 	take_gate(part);
