@@ -116,8 +116,11 @@ typedef struct AppendNeed
 static NaradLogPartition *my_gate;
 static NaradLogPartition *my_preparing;
 
-/* Pages to prepare at once for a large record. */
-#define LARGE_RUN		256
+/*
+ * Pages to prepare at once for large records.  Not all of a very large one:
+ * whoever looks for the tail after a restart reads what was prepared.
+ */
+#define LARGE_RUN 256
 
 /* ---- waiting --------------------------------------------------------- */
 
@@ -228,16 +231,6 @@ run_length(const NaradSegmentRef *segment, uint32 prepared)
 	uint32		run = prepared < 64 ? 16 : 64;
 
 	return Min(run, segment->npages - prepared);
-}
-
-/*
- * The same for who will need so many at once.  Not all of a very large record:
- * whoever looks for the tail after a restart reads what was prepared.
- */
-static uint32
-large_run(const AppendNeed *need)
-{
-	return Min(need->segment_pages, LARGE_RUN);
 }
 
 /* Can something still be added to the open segment?  Tail lock. */
@@ -392,7 +385,9 @@ prepare_spare(AppendState *state, const AppendNeed *need)
 
 	/* Nobody opens it before it has pages, so it is still the spare. */
 	ensure_map_room(part);
-	run = Min(Max(run_length(&spare, 0), large_run(need)), spare.npages);
+	run = run_length(&spare, 0);
+	if (state->is_large)
+		run = Min(Max(run, Min(need->segment_pages, LARGE_RUN)), spare.npages);
 	prepare_pages(state, &spare, 0, run);
 	directory = ReadBuffer(state->rel, spare.dir_block);
 	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
@@ -411,6 +406,7 @@ prepare_run(AppendState *state, uint32 need)
 	NaradSegmentRef open;
 	uint32		from;
 	uint32		to;
+	uint32		run;
 	Buffer		directory;
 
 	LWLockAcquire(&part->tail_lock, LW_SHARED);
@@ -424,7 +420,8 @@ prepare_run(AppendState *state, uint32 need)
 	}
 	LWLockRelease(&part->tail_lock);
 
-	to = Min(Max(from + run_length(&open, from), need), open.npages);
+	run = state->is_large ? LARGE_RUN : run_length(&open, from);
+	to = Min(Max(from + run, need), open.npages);
 	prepare_pages(state, &open, from, to);
 
 	/* Unless the segment was sealed meanwhile. */
@@ -1048,8 +1045,7 @@ page_is_available(AppendState *state, AppendNeed *need)
 	}
 	if (part->next_page >= part->open_prepared)
 	{
-		need->prepared = Min(part->next_page + Max(large_run(need), 1),
-							 part->open.npages);
+		need->prepared = part->next_page + 1;
 		return false;
 	}
 	return true;

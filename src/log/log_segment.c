@@ -60,7 +60,10 @@
 #define SEGMENTS_PER_CLASS 4
 
 /* Pages prepared between two looks at interrupts. */
-#define PREPARE_RUN 64
+#define PREPARE_RUN 256
+
+/* Pages for which buffers are taken ahead. */
+#define WARM_RUN 64
 
 #define IsDirectoryUnit(unit) ((unit) % NARAD_DIRECTORY_PERIOD == 0)
 
@@ -934,7 +937,7 @@ NaradSegmentWarmPages(Relation rel, BlockNumber first_block, uint32 from,
 {
 	uint32		page;
 
-	for (page = from; page < Min(from + PREPARE_RUN, to); page++)
+	for (page = from; page < Min(from + WARM_RUN, to); page++)
 		UnlockReleaseBuffer(ReadBufferExtended(rel, MAIN_FORKNUM,
 											   first_block + page,
 											   RBM_ZERO_AND_LOCK, strategy));
