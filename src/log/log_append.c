@@ -33,11 +33,12 @@
  *             section.  end_offset is advanced last, after the hull.  Unused
  *             pages from next_page to open_prepared exist on disk.  I11: a
  *             damaged last page stops nobody.
- * Locks:      gate; tail lock; then directory buffers or one data buffer, map
- *             or hull lock.  The extension and allocator lock only without
- *             the tail lock.
+ * Locks:      gate; tail lock; then directory buffers or data buffers (many,
+ *             in block order, for a large record), map or hull lock.  The
+ *             extension and allocator lock only without the tail lock.
  * Runs in:    any backend, never a parallel worker.
- * WAL:        APPEND, one a page; META_UPDATE for prepared runs and segments.
+ * WAL:        APPEND, one a page, or one for many pages of a large record;
+ *             META_UPDATE for prepared runs and segments.
  * On error:   what was placed is the aborted transaction's, dead; gate and
  *             preparing are given up by NaradAppendAtAbort.
  *
