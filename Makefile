@@ -11,6 +11,7 @@ OBJS = \
 	src/narad_shmem.o \
 	src/base/base_array.o \
 	src/base/base_burn.o \
+	src/base/base_extend.o \
 	src/base/base_guc.o \
 	src/base/base_lock.o \
 	src/base/base_memory.o \

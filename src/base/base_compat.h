@@ -44,6 +44,14 @@ typedef PGAlignedBlock NaradIOBlock;
 typedef PGIOAlignedBlock NaradIOBlock;
 #endif
 
+/* Files become longer by one page a call of the storage manager up to 15. */
+#if PG_VERSION_NUM < 160000
+#define NARAD_COMPAT_EXTEND_BY_PAGE 1
+#define NaradCompatFilePath(smgr) relpath((smgr)->smgr_rnode, MAIN_FORKNUM)
+#else
+#define NARAD_COMPAT_EXTEND_BY_PAGE 0
+#endif
+
 /* Numbers of processes. */
 #if PG_VERSION_NUM < 170000
 #define NaradMyProcNumber (MyProc->pgprocno)

@@ -12,7 +12,7 @@
  * and opening the spare is one change of the directory.
  *
  * A large record goes over several pages, and over as many segments as it
- * takes, with the tail lock held for one page at a time; it holds the
+ * takes, with the tail lock held for some pages at a time; it holds the
  * partition's gate meanwhile, on which others wait without the tail lock,
  * interruptibly.
  *
@@ -33,11 +33,12 @@
  *             section.  end_offset is advanced last, after the hull.  Unused
  *             pages from next_page to open_prepared exist on disk.  I11: a
  *             damaged last page stops nobody.
- * Locks:      gate; tail lock; then directory buffers or one data buffer, map
- *             or hull lock.  The extension and allocator lock only without
- *             the tail lock.
+ * Locks:      gate; tail lock; then directory buffers or data buffers (many,
+ *             in block order, for a large record), map or hull lock.  The
+ *             extension and allocator lock only without the tail lock.
  * Runs in:    any backend, never a parallel worker.
- * WAL:        APPEND, one a page; META_UPDATE for prepared runs and segments.
+ * WAL:        APPEND, one a page, or one for many pages of a large record;
+ *             META_UPDATE for prepared runs and segments.
  * On error:   what was placed is the aborted transaction's, dead; gate and
  *             preparing are given up by NaradAppendAtAbort.
  *
@@ -71,7 +72,7 @@
 typedef struct AppendState
 {
 	Relation	rel;
-	BufferAccessStrategy strategy;	/* for data pages: a bulk load's, or NULL */
+	BufferAccessStrategy strategy;	/* for data pages: a ring, or NULL */
 	NaradLogTopic *topic;
 	NaradLogPartition *part;
 	NaradHull  *hull;
@@ -87,6 +88,11 @@ typedef struct AppendState
 								 * segment to be sealed */
 	int			new_misses;		/* how often new_pin was another page */
 
+	/* The same, of the next parts of a large record. */
+	bool		is_large;		/* pages are begun as parts of one */
+	Buffer		part_pins[NARAD_APPEND_PAGES];	/* consecutive */
+	int			npart_pins;
+
 	bool		begun;			/* a segment: retention is to be told */
 	bool		gave_up;		/* to be reported: the last page is damaged */
 	BlockNumber damaged_block;
@@ -96,10 +102,12 @@ typedef struct AppendState
 typedef struct AppendNeed
 {
 	bool		segment;		/* a ready spare, of at least ... */
-	uint32		segment_pages;	/* ... so many pages; set before the try */
+	uint32		segment_pages;	/* ... so many pages, which will be needed;
+								 * set before the try */
 	bool		lower;			/* no spare behind a free slot */
 	uint32		prepared;		/* pages of the open segment that must exist */
 	bool		new_page;		/* a pin on this block: */
+	int			nparts;			/* pins on so many from this block on: */
 	BlockNumber new_block;
 	bool		directory;		/* pins on these: */
 	BlockNumber dir_blocks[2];
@@ -108,6 +116,12 @@ typedef struct AppendNeed
 /* What this backend holds beyond LWLocks. */
 static NaradLogPartition *my_gate;
 static NaradLogPartition *my_preparing;
+
+/*
+ * Pages to prepare at once for large records.  Not all of a very large one:
+ * whoever looks for the tail after a restart reads what was prepared.
+ */
+#define LARGE_RUN 256
 
 /* ---- waiting --------------------------------------------------------- */
 
@@ -306,6 +320,21 @@ give_up_spare(NaradLogPartition *part, const NaradSegmentRef *spare)
 }
 
 /*
+ * Makes pages [from, to) of a segment.  Who appends a large record takes
+ * buffers for them when it comes to them.
+ */
+static void
+prepare_pages(AppendState *state, const NaradSegmentRef *segment,
+			  uint32 from, uint32 to)
+{
+	NaradSegmentPreparePages(state->rel, segment->first_block,
+							 segment->pages_recycled, from, to);
+	if (!state->is_large)
+		NaradSegmentWarmPages(state->rel, segment->first_block, from, to,
+							  state->strategy);
+}
+
+/*
  * Reserves a spare as it is needed, if there is none such, and makes its
  * first run.  It is remembered before the run is made: when the disk is full,
  * the next try goes on from there.
@@ -358,8 +387,9 @@ prepare_spare(AppendState *state, const AppendNeed *need)
 	/* Nobody opens it before it has pages, so it is still the spare. */
 	ensure_map_room(part);
 	run = run_length(&spare, 0);
-	NaradSegmentPreparePages(state->rel, spare.first_block,
-							 spare.pages_recycled, 0, run, state->strategy);
+	if (state->is_large)
+		run = Min(Max(run, Min(need->segment_pages, LARGE_RUN)), spare.npages);
+	prepare_pages(state, &spare, 0, run);
 	directory = ReadBuffer(state->rel, spare.dir_block);
 	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
 	part->spare_oldest_xid = NaradOldestRunningXid();
@@ -377,6 +407,7 @@ prepare_run(AppendState *state, uint32 need)
 	NaradSegmentRef open;
 	uint32		from;
 	uint32		to;
+	uint32		run;
 	Buffer		directory;
 
 	LWLockAcquire(&part->tail_lock, LW_SHARED);
@@ -390,9 +421,9 @@ prepare_run(AppendState *state, uint32 need)
 	}
 	LWLockRelease(&part->tail_lock);
 
-	to = Min(Max(from + run_length(&open, from), need), open.npages);
-	NaradSegmentPreparePages(state->rel, open.first_block,
-							 open.pages_recycled, from, to, state->strategy);
+	run = state->is_large ? LARGE_RUN : run_length(&open, from);
+	to = Min(Max(from + run, need), open.npages);
+	prepare_pages(state, &open, from, to);
 
 	/* Unless the segment was sealed meanwhile. */
 	directory = ReadBuffer(state->rel, open.dir_block);
@@ -455,8 +486,16 @@ is_pinned(Buffer pin, BlockNumber block)
 }
 
 static void
+release_part_pins(AppendState *state)
+{
+	while (state->npart_pins > 0)
+		unpin(&state->part_pins[--state->npart_pins]);
+}
+
+static void
 release_pins(AppendState *state)
 {
+	release_part_pins(state);
 	unpin(&state->tail_pin);
 	unpin(&state->new_pin);
 	unpin(&state->dir_pins[0]);
@@ -545,6 +584,26 @@ pin_new_page(AppendState *state, BlockNumber block)
 	state->new_misses++;
 }
 
+/*
+ * Pins pages for the next parts of a large record.  Nobody else can have begun
+ * them, for want of the gate, so they need not be read.
+ */
+static void
+pin_part_pages(AppendState *state, BlockNumber block, int npages)
+{
+	release_part_pins(state);
+	while (state->npart_pins < npages)
+	{
+		Buffer		buffer = ReadBufferExtended(state->rel, MAIN_FORKNUM,
+												block + state->npart_pins,
+												RBM_ZERO_AND_LOCK,
+												state->strategy);
+
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+		state->part_pins[state->npart_pins++] = buffer;
+	}
+}
+
 /* Pins what turned out to be needed under the tail lock. */
 static void
 pin_needed(AppendState *state, const AppendNeed *need)
@@ -553,6 +612,8 @@ pin_needed(AppendState *state, const AppendNeed *need)
 
 	if (need->new_page)
 		pin_new_page(state, need->new_block);
+	if (need->nparts > 0)
+		pin_part_pages(state, need->new_block, need->nparts);
 	for (i = 0; need->directory && i < 2; i++)
 	{
 		unpin(&state->dir_pins[i]);
@@ -1092,10 +1153,48 @@ plan_large(AppendState *state, NaradAppendItem *item)
 	item->time = record_time(state, item, GetCurrentTimestamp());
 }
 
+/* Its header is completed for its first page.  Gate and tail lock. */
+static void
+begin_large(AppendState *state, NaradAppendItem *item,
+			const NaradDataSpecial *special)
+{
+	NaradRecordFinish(&item->record, state->xid, state->cid,
+					  state->part->partition, item->offset, item->time,
+					  special->base_offset, special->base_time);
+	NaradHullExtend(state->hull, item->offset, item->offset);
+	state->part->gate_end = item->offset + 1;
+	state->part->has_ids |= NaradRecordHasDedupId(&item->record);
+}
+
 /*
- * The current page for the first part of a large record, locked, if it is in
- * memory and at least a quarter of it is free; else InvalidBuffer.  The head
- * of a record is never divided.  The pin goes to the caller.  Tail lock.
+ * Places bytes [pos, pos + len) of a record as the page's next item.  In a
+ * critical section.
+ */
+static void
+put_part(NaradAppendItem *item, uint32 pos, uint32 len, Buffer buffer)
+{
+	NaradRecord *record = &item->record;
+	Page		page = BufferGetPage(buffer);
+
+	if (pos > 0)
+		NaradDataPagePut(page, record->body + (pos - record->head_len), len,
+						 NULL, 0);
+	else
+	{
+		OffsetNumber number = NaradDataPagePut(page, record->head,
+											   record->head_len, record->body,
+											   len - record->head_len);
+
+		ItemPointerSet(&item->tid, BufferGetBlockNumber(buffer), number);
+		record->tuple->t_self = item->tid;
+	}
+	MarkBufferDirty(buffer);
+}
+
+/*
+ * The current page for the first part of a large record, locked, if it can be
+ * read and at least a quarter of it is free; else InvalidBuffer.  The head of
+ * a record is never divided.  The pin goes to the caller.  Tail lock.
  */
 static Buffer
 lock_page_for_first_part(AppendState *state, NaradAppendItem *item)
@@ -1118,113 +1217,135 @@ lock_page_for_first_part(AppendState *state, NaradAppendItem *item)
 }
 
 /*
- * The page for the part from byte pos on, locked: the current one, for the
- * first part only, or a fresh one (*init), of the next segment when this one
- * is full.  InvalidBuffer if something has to be prepared or pinned first.
- * Gate and tail lock.
+ * Fills the current page with the first part of a large record, if that is
+ * worth while; returns how long the part is.  Gate held.
  */
-static Buffer
-lock_page_for_part(AppendState *state, NaradAppendItem *item, uint32 pos,
-				   AppendNeed *need, bool *init)
+static uint32
+append_first_part(AppendState *state, NaradAppendItem *item)
 {
+	NaradLogPartition *part = state->part;
+	uint32		len = 0;
 	Buffer		buffer;
 
-	*init = false;
-	if (pos == 0)
+	pin_tail(state);
+	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+	plan_large(state, item);
+	buffer = lock_page_for_first_part(state, item);
+	if (BufferIsValid(buffer))
 	{
-		plan_large(state, item);
-		buffer = lock_page_for_first_part(state, item);
-		if (BufferIsValid(buffer))
-			return buffer;
+		Page		page = BufferGetPage(buffer);
+		OffsetNumber number = OffsetNumberNext(PageGetMaxOffsetNumber(page));
+		uint16		old_upper = ((PageHeader) page)->pd_upper;
+
+		len = NaradDataPageFree(page);
+		Assert(len < NaradRecordLength(&item->record));
+		begin_large(state, item, NaradDataPageSpecial(page));
+		START_CRIT_SECTION();
+		put_part(item, 0, len, buffer);
+		NaradXLogAppend(state->rel, buffer, number, number, old_upper, false);
+		advance_tail(state, buffer, false, item->time);
+		part->last_time = item->time;
+		END_CRIT_SECTION();
+		UnlockReleaseBuffer(buffer);
 	}
-	*init = true;
-	if (!page_is_available(state, need))
-		return InvalidBuffer;
-	return lock_new_page(state, need);
+	LWLockRelease(&part->tail_lock);
+	report_damaged_tail(state);
+	return len;
 }
 
-/* Places bytes [pos, pos + len) of a record as the page's next item. */
-static OffsetNumber
-put_part(Page page, const NaradRecord *record, uint32 pos, uint32 len)
+/* How many pages to write at once: not more than our share of the buffers. */
+static uint32
+parts_at_once(void)
 {
-	if (pos == 0)
-		return NaradDataPagePut(page, record->head, record->head_len,
-								record->body, len - record->head_len);
-	return NaradDataPagePut(page, record->body + (pos - record->head_len),
-							len, NULL, 0);
+	return Max(1, Min(NARAD_APPEND_PAGES, NBuffers / MaxBackends));
 }
 
 /*
- * Writes the part from byte pos on to a page, locked exclusively, and returns
- * how long it is.  With the first part the offset is given, with the last it
- * becomes readable.  Gate and tail lock.
+ * Are the next pages pinned, npages of them at most?  Opens the spare if need
+ * be.  False if something has to be prepared or pinned first.  Gate and tail
+ * lock.
  */
-static uint32
-write_part(AppendState *state, NaradAppendItem *item, uint32 pos,
-		   Buffer buffer, bool init)
+static bool
+parts_are_pinned(AppendState *state, uint32 npages, AppendNeed *need)
 {
 	NaradLogPartition *part = state->part;
-	NaradRecord *record = &item->record;
-	uint32		total = NaradRecordLength(record);
-	Page		page = BufferGetPage(buffer);
-	NaradDataSpecial special;
-	OffsetNumber number;
-	uint16		old_upper;
-	uint32		len;
+	BlockNumber block;
 
-	len = Min(init ? NARAD_MAX_SMALL : NaradDataPageFree(page), total - pos);
-	if (!init)
-		special = *NaradDataPageSpecial(page);
-	else if (pos == 0)
-		fill_special(state, &special, item->offset, item->time);
-	else
-	{
-		fill_special(state, &special, item->offset + 1, item->time);
-		special.cont_offset = item->offset;
-		special.cont_pos = pos;
-	}
+	if (!page_is_available(state, need))
+		return false;
+	block = part->open.first_block + part->next_page;
+	if (state->npart_pins > 0 && is_pinned(state->part_pins[0], block))
+		return true;
+	need->nparts = Min(Min(npages, parts_at_once()),
+					   part->open_prepared - part->next_page);
+	need->new_block = block;
+	return false;
+}
+
+/*
+ * Writes the parts from byte pos on to the fresh pages that are pinned, and
+ * returns how long they are together.  With the first part of a record its
+ * offset is given, with the last it becomes readable.  Gate and tail lock.
+ */
+static uint32
+write_parts(AppendState *state, NaradAppendItem *item, uint32 pos)
+{
+	NaradLogPartition *part = state->part;
+	uint32		total = NaradRecordLength(&item->record);
+	uint32		at = pos;
+	int			npages = state->npart_pins;
+	NaradDataSpecial special;
+
 	if (pos == 0)
 	{
-		NaradRecordFinish(record, state->xid, state->cid, part->partition,
-						  item->offset, item->time, special.base_offset,
-						  special.base_time);
-		NaradHullExtend(state->hull, item->offset, item->offset);
-		part->gate_end = item->offset + 1;
-		part->has_ids |= NaradRecordHasDedupId(record);
+		plan_large(state, item);
+		fill_special(state, &special, item->offset, item->time);
+		begin_large(state, item, &special);
 	}
+	for (int i = 0; i < npages; i++)
+		LockBuffer(state->part_pins[i], BUFFER_LOCK_EXCLUSIVE);
 
 	START_CRIT_SECTION();
-	if (init)
-		NaradDataPageInit(page, &special);
-	old_upper = ((PageHeader) page)->pd_upper;
-	number = put_part(page, record, pos, len);
-	if (pos == 0)
+	for (int i = 0; i < npages; i++)
 	{
-		ItemPointerSet(&item->tid, BufferGetBlockNumber(buffer), number);
-		record->tuple->t_self = item->tid;
-	}
-	MarkBufferDirty(buffer);
-	NaradXLogAppend(state->rel, buffer, number, number, old_upper, init);
+		Buffer		buffer = state->part_pins[i];
+		uint32		len = Min(NARAD_MAX_SMALL, total - at);
 
-	advance_tail(state, buffer, init, item->time);
+		if (at > 0)
+		{
+			fill_special(state, &special, item->offset + 1, item->time);
+			special.cont_offset = item->offset;
+			special.cont_pos = at;
+		}
+		NaradDataPageInit(BufferGetPage(buffer), &special);
+		put_part(item, at, len, buffer);
+		at += len;
+	}
+	NaradXLogAppendPages(state->rel, state->part_pins, npages);
+
+	for (int i = 0; i < npages; i++)
+		advance_tail(state, state->part_pins[i], true, item->time);
 	part->last_time = item->time;
-	if (pos + len == total)
+	if (at == total)
 	{
 		pg_write_barrier();
 		pg_atomic_write_u64(&part->end_offset, item->offset + 1);
 	}
 	END_CRIT_SECTION();
-	return len;
+
+	for (int i = 0; i < npages; i++)
+		LockBuffer(state->part_pins[i], BUFFER_LOCK_UNLOCK);
+	return at - pos;
 }
 
 /*
- * Appends one part of a large record, from byte pos on, as soon as there is a
- * page for it; returns how long it is.  A spare that would take less of the
- * rest than a segment can is exchanged.  The gate keeps others from appending,
- * but not from preparing.
+ * Appends parts of a large record, from byte pos on, as soon as there are
+ * pages for them: as many as go into one WAL record.  Returns how long they
+ * are.  A spare that would take less of the rest than a segment can is
+ * exchanged.  The gate keeps others from appending, but not from preparing.
  */
 static uint32
-append_part(AppendState *state, NaradAppendItem *item, uint32 pos)
+append_parts(AppendState *state, NaradAppendItem *item, uint32 pos)
 {
 	NaradLogPartition *part = state->part;
 	uint32		rest = NaradRecordLength(&item->record) - pos;
@@ -1235,29 +1356,19 @@ append_part(AppendState *state, NaradAppendItem *item, uint32 pos)
 		AppendNeed	need = {0};
 		uint32		len = 0;
 		bool		is_due;
-		bool		init;
-		Buffer		buffer;
 
 		need.segment_pages = Min(npages, state->topic->segment_pages);
-		if (pos == 0)
-			pin_tail(state);
 		LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
-		buffer = lock_page_for_part(state, item, pos, &need, &init);
-		if (BufferIsValid(buffer))
-		{
-			len = write_part(state, item, pos, buffer, init);
-			UnlockReleaseBuffer(buffer);
-		}
+		if (parts_are_pinned(state, npages, &need))
+			len = write_parts(state, item, pos);
 		is_due = !part->preparing && (wants_spare(part) || wants_run(part));
 		if (len == rest)
 			leave_gate(part);
 		LWLockRelease(&part->tail_lock);
 
-		report_damaged_tail(state);
-		if (len == 0)
-			pin_needed(state, &need);
-		else
-			state->new_misses = 0;
+		if (len > 0)
+			release_part_pins(state);
+		pin_needed(state, &need);
 		if (is_due || need.segment || need.prepared > 0)
 			prepare(state, &need);
 		if (len > 0)
@@ -1274,22 +1385,32 @@ static void
 append_large(AppendState *state, NaradAppendItem *item)
 {
 	NaradLogPartition *part = state->part;
+	BufferAccessStrategy strategy = state->strategy;
 	uint32		total = NaradRecordLength(&item->record);
-	uint32		pos = 0;
+	uint32		pos;
 
+	state->strategy = NaradLargeStrategy(strategy, total, true);
+	state->is_large = true;
+	NaradXLogAppendReserve(state->rel);
 	take_gate(part);
+	pos = append_first_part(state, item);
 	for (;;)
 	{
-		pos += append_part(state, item, pos);
+		uint64		sequence = part->open.sequence;
+
+		if (pos > 0)
+			NARAD_STOP("append-large-part");
+		CHECK_FOR_INTERRUPTS();
+		pos += append_parts(state, item, pos);
 		if (pos == total)
 			break;
-		NARAD_STOP("append-large-part");
-		if (part->next_page == 1)
+		if (part->open.sequence != sequence)
 			NARAD_STOP("append-large-segment");
-		CHECK_FOR_INTERRUPTS();
 	}
 	ConditionVariableBroadcast(&part->gate_cv);
 	release_pins(state);
+	state->is_large = false;
+	state->strategy = strategy;
 }
 
 /* ---- the door -------------------------------------------------------- */

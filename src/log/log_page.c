@@ -474,6 +474,33 @@ NaradDataPageCopy(Relation rel, BlockNumber block,
 
 /* ---- large records --------------------------------------------------- */
 
+/* Rings of buffers of this backend, to read and to write with. */
+static BufferAccessStrategy large_rings[2];
+
+/*
+ * NaradLargeStrategy
+ *
+ * How to take buffers for the pages of a record of so many bytes, if the caller
+ * has no way of its own: a very large one goes through a ring, not to push as
+ * many pages of others out of the pool.  The ring is the backend's, so that
+ * the next record uses the same buffers.
+ */
+BufferAccessStrategy
+NaradLargeStrategy(BufferAccessStrategy own, uint32 length, bool write)
+{
+	if (own != NULL || length < NARAD_RING_LENGTH)
+		return own;
+	if (large_rings[write] == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+		large_rings[write] = GetAccessStrategy(write ? BAS_BULKWRITE :
+											   BAS_BULKREAD);
+		MemoryContextSwitchTo(old);
+	}
+	return large_rings[write];
+}
+
 /*
  * A walk over the pages that a large record goes on to.
  */
@@ -485,78 +512,82 @@ typedef struct LargeWalk
 	NaradOffset offset;			/* of the record */
 	NaradSegmentRef segment;	/* at hand */
 	BlockNumber block;			/* last page read */
-	PGAlignedBlock page;
+	char	   *dest;			/* of the next byte */
+	uint32		have;			/* bytes of the record that are there ... */
+	uint32		total;			/* ... and that there are */
 } LargeWalk;
 
-/*
- * Copies a block of the segment at hand; true if it continues the record at
- * byte pos.
- */
+/* Takes what a page has of the record; false if that is not what comes next. */
 static bool
-read_continuation(LargeWalk *walk, BlockNumber block, uint32 pos,
-				  NaradPageStatus *status)
+take_part(LargeWalk *walk, Page page)
 {
-	Page		page = (Page) walk->page.data;
-	const NaradDataSpecial *special;
+	const NaradDataSpecial *special = NaradDataPageSpecial(page);
+	ItemId		lp;
+	uint32		len;
 
-	walk->block = block;
-	*status = NaradDataPageCopy(walk->rel, block, walk->strategy,
-								walk->topic_id, &walk->segment, true, page,
-								NULL, NULL);
-	if (*status != NARAD_PAGE_OK)
+	if (special->cont_offset != walk->offset ||
+		special->cont_pos != walk->have ||
+		PageGetMaxOffsetNumber(page) < FirstOffsetNumber)
 		return false;
-	special = NaradDataPageSpecial(page);
-	return special->cont_offset == walk->offset &&
-		special->cont_pos == pos &&
-		PageGetMaxOffsetNumber(page) >= FirstOffsetNumber;
+	lp = PageGetItemId(page, FirstOffsetNumber);
+	len = ItemIdGetLength(lp);
+	if (len == 0 || len > walk->total - walk->have)
+		return false;
+	memcpy(walk->dest, PageGetItem(page, lp), len);
+	walk->dest += len;
+	walk->have += len;
+	return true;
 }
 
 /*
- * Goes on to the page that continues the record at byte pos: the next one of
- * the segment, or the first of the following one.  A segment is not always
- * full when the next is begun, and one that nothing was written to is legal.
- * False if the page is not there.
+ * Takes what a block of the segment at hand has of the record, as
+ * NaradDataPageCopy would read it.  DAMAGED, too, if it goes on with something
+ * else.
+ */
+static NaradPageStatus
+read_part(LargeWalk *walk, BlockNumber block)
+{
+	NaradPageStatus status;
+	Buffer		buffer;
+	Page		page;
+
+	walk->block = block;
+	if (!block_exists(walk->rel, block))
+		return NARAD_PAGE_OTHER;
+	buffer = NaradReadBufferCareful(walk->rel, block, walk->strategy);
+	if (!BufferIsValid(buffer))
+		return NARAD_PAGE_DAMAGED;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	page = BufferGetPage(buffer);
+	status = NaradDataPageClassify(page, walk->topic_id, &walk->segment);
+	if (status == NARAD_PAGE_OK && !take_part(walk, page))
+		status = NARAD_PAGE_DAMAGED;
+	UnlockReleaseBuffer(buffer);
+	return status;
+}
+
+/*
+ * Takes the next part of the record: from the next page of the segment, or the
+ * first of the following one.  A segment is not always full when the next is
+ * begun, and one that nothing was written to is legal.  False if the part is
+ * not there.
  */
 static bool
-next_continuation(LargeWalk *walk, uint32 pos)
+read_next_part(LargeWalk *walk)
 {
 	NaradSegmentRef *segment = &walk->segment;
 	NaradPageStatus status = NARAD_PAGE_OTHER;
 
 	CHECK_FOR_INTERRUPTS();
-	if (walk->block + 1 < segment->first_block + segment->npages &&
-		read_continuation(walk, walk->block + 1, pos, &status))
-		return true;
+	if (walk->block + 1 < segment->first_block + segment->npages)
+		status = read_part(walk, walk->block + 1);
 	while (status == NARAD_PAGE_OTHER && NaradSegmentNext(walk->rel, segment))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (read_continuation(walk, segment->first_block, pos, &status))
-			return true;
+		status = read_part(walk, segment->first_block);
 	}
-	return false;
-}
-
-/* Brings bytes [have, total) of the record to dest; false if some are missing. */
-static bool
-read_continuations(LargeWalk *walk, char *dest, uint32 have, uint32 total)
-{
-	while (have < total)
-	{
-		Page		page = (Page) walk->page.data;
-		ItemId		lp;
-		uint32		len;
-
-		if (!next_continuation(walk, have))
-			return false;
-		lp = PageGetItemId(page, FirstOffsetNumber);
-		len = ItemIdGetLength(lp);
-		if (len == 0 || len > total - have)
-			return false;
-		memcpy(dest, PageGetItem(page, lp), len);
-		dest += len;
-		have += len;
-	}
-	return true;
+	return status == NARAD_PAGE_OK;
 }
 
 /* The length a large record says it has, or 0 if that cannot be. */
@@ -601,8 +632,7 @@ NaradLargeToTuple(Relation rel, const NaradSegmentRef *ref, BlockNumber block,
 	ItemPointerData tid;
 	HeapTuple	tuple;
 	char	   *body;
-	LargeWalk  *walk;
-	bool		is_complete;
+	LargeWalk	walk;
 
 	if (head_len == 0 || total == 0)
 		return NULL;
@@ -611,20 +641,22 @@ NaradLargeToTuple(Relation rel, const NaradSegmentRef *ref, BlockNumber block,
 							offset, time, &tid, RelationGetRelid(rel), &body);
 	memcpy(body, part + head_len, part_len - head_len);
 
-	walk = palloc(sizeof(LargeWalk));
-	walk->rel = rel;
-	walk->strategy = strategy;
-	walk->topic_id = special->head.topic_id;
-	walk->offset = offset;
-	walk->segment = *ref;
-	walk->block = block;
-	is_complete = read_continuations(walk, body + (part_len - head_len),
-									 part_len, total);
-	pfree(walk);
-	if (!is_complete)
+	walk.rel = rel;
+	walk.strategy = NaradLargeStrategy(strategy, total, false);
+	walk.topic_id = special->head.topic_id;
+	walk.offset = offset;
+	walk.segment = *ref;
+	walk.block = block;
+	walk.dest = body + (part_len - head_len);
+	walk.have = part_len;
+	walk.total = total;
+	while (walk.have < total)
 	{
-		pfree(tuple);
-		return NULL;
+		if (!read_next_part(&walk))
+		{
+			pfree(tuple);
+			return NULL;
+		}
 	}
 	*crc = NaradRecordCrc(part, head_len, body, total - head_len,
 						  ref->partition, offset, time);

@@ -102,6 +102,14 @@ extern void NaradDataPageFreeze(Page page, const OffsetNumber *items,
 								int ndead, int nfrozen);
 
 /*
+ * Records of so many bytes go through a ring of buffers: the caller's own, or
+ * one of this backend's.
+ */
+#define NARAD_RING_LENGTH	(32 * BLCKSZ)
+extern BufferAccessStrategy NaradLargeStrategy(BufferAccessStrategy own,
+											   uint32 length, bool write);
+
+/*
  * The row of a large record that begins at item `item` of the page copy
  * `page` (block `block`, in segment `ref`), reading the pages that follow;
  * palloc'ed.  Sound if *crc is that of the record's header.  NULL if a

@@ -43,6 +43,7 @@
 #include "utils/rel.h"
 
 #include "base/base_compat.h"
+#include "base/base_extend.h"
 #include "base/base_stop.h"
 #include "log/log_meta.h"
 #include "log/log_segment.h"
@@ -59,7 +60,10 @@
 #define SEGMENTS_PER_CLASS 4
 
 /* Pages prepared between two looks at interrupts. */
-#define PREPARE_RUN 64
+#define PREPARE_RUN 256
+
+/* Pages for which buffers are taken ahead. */
+#define WARM_RUN 64
 
 #define IsDirectoryUnit(unit) ((unit) % NARAD_DIRECTORY_PERIOD == 0)
 
@@ -923,15 +927,12 @@ NaradSegmentFreeze(Relation rel, const NaradSegmentRef *ref, uint16 flags,
 	return is_there;
 }
 
-/* Zeros for a page on disk.  Aligned for direct I/O; never written to. */
-static NaradIOBlock zero_block;
-
 /*
- * Writes zeros to blocks [from, to), extending the file if need be.  Blocks
- * before `recycled` are left as they are if they exist.
+ * Makes blocks [from, to) exist, extending the file if need be.  Those that
+ * exist are written over, unless they lie before `recycled`.
  */
 static void
-write_zeros(Relation rel, BlockNumber recycled, BlockNumber from,
+make_blocks(Relation rel, BlockNumber recycled, BlockNumber from,
 			BlockNumber to)
 {
 	SMgrRelation smgr;
@@ -942,47 +943,61 @@ write_zeros(Relation rel, BlockNumber recycled, BlockNumber from,
 	LockRelationForExtension(rel, ExclusiveLock);
 	smgr = RelationGetSmgr(rel);
 	nblocks = smgrnblocks(smgr, MAIN_FORKNUM);
-	for (block = from; block < to; block++)
-	{
-		if (block < Min(nblocks, recycled))
-			continue;
-		else if (block < nblocks)
-			smgrwrite(smgr, MAIN_FORKNUM, block, zero_block.data, false);
-		else
-			smgrextend(smgr, MAIN_FORKNUM, block, zero_block.data, false);
-	}
+	for (block = Max(from, recycled); block < Min(nblocks, to); block++)
+		NaradFileWriteZeros(smgr, block);
+	NaradFileExtend(smgr, Max(from, nblocks), to);
 	UnlockRelationForExtension(rel, ExclusiveLock);
 }
 
 /*
  * NaradSegmentPreparePages
  *
- * Makes pages [from, to) of a segment exist on disk as zeros: written, not
- * left as a hole of the file, so that a full disk is reported here.  Those of
- * its `recycled` first pages that exist need no zeros: another segment wrote
- * them, and its sequence on them tells that they are nothing.  The first of
- * the run are brought into the buffer pool, too, without reading them; the
- * next run will be needed much later than those.  The pages must never have
- * been used by this segment.  Takes the extension lock for a run at a time,
- * and may be cancelled in between, unless an LWLock is held.
+ * Makes pages [from, to) of a segment exist on disk as zeros: with room of
+ * their own, not as a hole of the file, so that a full disk is reported here.
+ * Those of its `recycled` first pages that exist need no zeros: another
+ * segment wrote them, and its sequence on them tells that they are nothing.
+ * The pages must never have been used by this segment.  Takes the extension
+ * lock for a run at a time, and may be cancelled in between, unless an LWLock
+ * is held.
  */
 void
 NaradSegmentPreparePages(Relation rel, BlockNumber first_block,
-						 uint32 recycled, uint32 from, uint32 to,
-						 BufferAccessStrategy strategy)
+						 uint32 recycled, uint32 from, uint32 to)
 {
 	uint32		page;
 
 	for (page = from; page < to; page += PREPARE_RUN)
 	{
 		CHECK_FOR_INTERRUPTS();
-		write_zeros(rel, first_block + recycled, first_block + page,
+		make_blocks(rel, first_block + recycled, first_block + page,
 					first_block + Min(page + PREPARE_RUN, to));
 	}
-	for (page = from; page < Min(from + PREPARE_RUN, to); page++)
+}
+
+/*
+ * NaradSegmentWarmPages
+ *
+ * Brings pages that were just prepared into the buffer pool without reading
+ * them: the first run of them, as the next one will be needed much later.
+ */
+void
+NaradSegmentWarmPages(Relation rel, BlockNumber first_block, uint32 from,
+					  uint32 to, BufferAccessStrategy strategy)
+{
+	uint32		page;
+
+	for (page = from; page < Min(from + WARM_RUN, to); page++)
 		UnlockReleaseBuffer(ReadBufferExtended(rel, MAIN_FORKNUM,
 											   first_block + page,
 											   RBM_ZERO_AND_LOCK, strategy));
+}
+
+/* Both, for pages that are not data. */
+static void
+prepare_meta_pages(Relation rel, BlockNumber first_block, uint32 npages)
+{
+	NaradSegmentPreparePages(rel, first_block, 0, 0, npages);
+	NaradSegmentWarmPages(rel, first_block, 0, npages, NULL);
 }
 
 /* Sets one entry; extension and allocator lock are held. */
@@ -997,7 +1012,7 @@ set_entry(Relation rel, NaradLogTopic *topic, const NaradSegmentRef *ref,
 	change.entry = *entry;
 	if (!read_entry(rel, RelationGetNumberOfBlocks(rel), ref->dir_block,
 					ref->dir_index, &old))
-		NaradSegmentPreparePages(rel, ref->dir_block, 0, 0, 1, NULL);
+		prepare_meta_pages(rel, ref->dir_block, 1);
 	write_entries(rel, topic->topic_id, &change, 1, true);
 }
 
@@ -1056,7 +1071,7 @@ add_directory_page(Relation rel, NaradLogTopic *topic, uint32 slot,
 	NaradPageUpdate update;
 	NaradSegmentRef ref;
 
-	NaradSegmentPreparePages(rel, block, 0, 0, 1, NULL);
+	prepare_meta_pages(rel, block, 1);
 	NaradMetaImageInit(image.data, topic->topic_id, NARAD_PAGE_DIRECTORY, 0);
 	((PageHeader) image.data)->pd_lower = DIRECTORY_LOWER;
 	update.buffer = ReadBuffer(rel, block);
@@ -1449,8 +1464,7 @@ NaradMetaPageAllocate(Relation rel, NaradLogTopic *topic)
 	if (!topic->meta_prepared)
 	{
 		/* Remembered first: on a full disk the next try goes on from here. */
-		NaradSegmentPreparePages(rel, topic->meta_block, 0, 0,
-								 topic->meta_left, NULL);
+		prepare_meta_pages(rel, topic->meta_block, topic->meta_left);
 		topic->meta_prepared = true;
 	}
 	memset(&ref, 0, sizeof(ref));

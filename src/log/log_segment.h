@@ -164,12 +164,15 @@ extern BlockNumber NaradMetaPageAllocate(Relation rel, struct NaradLogTopic *top
 
 /*
  * Makes pages [from, to) of a segment exist on disk, as zeros unless they are
- * among its `recycled` first ones, and warms the buffers of the first of them;
- * ENOSPC is reported here.  Does not touch the entry.  May be cancelled unless
- * an LWLock is held.
+ * among its `recycled` first ones; ENOSPC is reported here.  Does not touch the
+ * entry.  May be cancelled unless an LWLock is held.
  */
 extern void NaradSegmentPreparePages(Relation rel, BlockNumber first_block,
-									 uint32 recycled, uint32 from, uint32 to,
-									 BufferAccessStrategy strategy);
+									 uint32 recycled, uint32 from, uint32 to);
+
+/* Has buffers ready for the first of pages that were just prepared. */
+extern void NaradSegmentWarmPages(Relation rel, BlockNumber first_block,
+								  uint32 from, uint32 to,
+								  BufferAccessStrategy strategy);
 
 #endif							/* LOG_SEGMENT_H */

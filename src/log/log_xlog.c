@@ -4,7 +4,8 @@
  *	  WAL records of the log: insertion, replay, description, masking.
  *
  * APPEND adds items to one data page; the first append to a page
- * initialises it, so that a fresh page never costs a full-page image.
+ * initialises it, so that a fresh page never costs a full-page image.  The
+ * pages of a large record are made by one APPEND for many.
  * META_UPDATE changes one byte range on each of a set of pages that are not
  * data.  FREEZE sets flags of records of a data page, FREEZE_SEGMENT those of
  * an entry of the directory.  All rebuild exactly the bytes the primary has, the hole between
@@ -42,6 +43,53 @@
 #include "log/log_page.h"
 #include "log/log_xlog.h"
 
+/* Begins the main data of an append, whose first page is given. */
+static void
+fill_append(xl_narad_append *xlrec, Page page, OffsetNumber first, int nitems)
+{
+	NaradDataSpecial *special = NaradDataPageSpecial(page);
+
+	memset(xlrec, 0, sizeof(xl_narad_append));
+	xlrec->base_offset = special->base_offset;
+	xlrec->base_time = special->base_time;
+	xlrec->partition = special->head.partition;
+	xlrec->nitems = nitems;
+	if (first == 1 && special->cont_offset != NARAD_INVALID_OFFSET)
+		xlrec->flags |= XLNA_CONTINUATION;
+}
+
+/*
+ * Registers a page of an append: the lengths of its new items, and their bytes,
+ * which end at old_upper.
+ */
+static void
+register_append(Relation rel, uint8 block_id, Buffer buffer, uint16 *lengths,
+				int nitems, uint16 old_upper, bool init)
+{
+	Page		page = BufferGetPage(buffer);
+	uint16		upper = ((PageHeader) page)->pd_upper;
+	uint8		flags = REGBUF_STANDARD;
+
+	if (init)
+		flags |= REGBUF_WILL_INIT;
+	if (RelationIsLogicallyLogged(rel))
+		flags |= REGBUF_KEEP_DATA;
+	XLogRegisterBuffer(block_id, buffer, flags);
+	XLogRegisterBufData(block_id, (char *) lengths, nitems * sizeof(uint16));
+	if (init)
+		XLogRegisterBufData(block_id, PageGetSpecialPointer(page),
+							sizeof(NaradDataSpecial));
+	XLogRegisterBufData(block_id, (char *) page + upper, old_upper - upper);
+}
+
+static XLogRecPtr
+insert_append(bool init)
+{
+	XLogSetRecordFlags(XLOG_INCLUDE_ORIGIN);
+	return XLogInsert(NARAD_RMGR_ID, XLOG_NARAD_APPEND |
+					  (init ? XLOG_NARAD_INIT_PAGE : 0));
+}
+
 /*
  * NaradXLogAppend
  *
@@ -54,43 +102,72 @@ NaradXLogAppend(Relation rel, Buffer buffer, OffsetNumber first,
 				OffsetNumber last, uint16 old_upper, bool init)
 {
 	Page		page = BufferGetPage(buffer);
-	NaradDataSpecial *special = NaradDataPageSpecial(page);
-	uint16		upper = ((PageHeader) page)->pd_upper;
 	uint16		lengths[NARAD_MAX_ITEMS];
 	xl_narad_append xlrec;
-	uint8		flags = REGBUF_STANDARD;
 	OffsetNumber item;
 	XLogRecPtr	lsn;
 
 	if (!RelationNeedsWAL(rel))
 		return;
 
-	memset(&xlrec, 0, sizeof(xlrec));
-	xlrec.base_offset = special->base_offset;
-	xlrec.base_time = special->base_time;
-	xlrec.partition = special->head.partition;
-	xlrec.nitems = last - first + 1;
-	if (first == 1 && special->cont_offset != NARAD_INVALID_OFFSET)
-		xlrec.flags |= XLNA_CONTINUATION;
+	fill_append(&xlrec, page, first, last - first + 1);
 	for (item = first; item <= last; item++)
 		lengths[item - first] = ItemIdGetLength(PageGetItemId(page, item));
 
-	if (init)
-		flags |= REGBUF_WILL_INIT;
-	if (RelationIsLogicallyLogged(rel))
-		flags |= REGBUF_KEEP_DATA;
-
 	XLogBeginInsert();
 	XLogRegisterData((char *) &xlrec, sizeof(xlrec));
-	XLogRegisterBuffer(0, buffer, flags);
-	XLogRegisterBufData(0, (char *) lengths, xlrec.nitems * sizeof(uint16));
-	if (init)
-		XLogRegisterBufData(0, (char *) special, sizeof(NaradDataSpecial));
-	XLogRegisterBufData(0, (char *) page + upper, old_upper - upper);
-	XLogSetRecordFlags(XLOG_INCLUDE_ORIGIN);
-	lsn = XLogInsert(NARAD_RMGR_ID, XLOG_NARAD_APPEND |
-					 (init ? XLOG_NARAD_INIT_PAGE : 0));
+	register_append(rel, 0, buffer, lengths, xlrec.nitems, old_upper, init);
+	lsn = insert_append(init);
 	PageSetLSN(page, lsn);
+}
+
+/*
+ * NaradXLogAppendReserve
+ *
+ * Room to register the pages of NaradXLogAppendPages; not in a critical
+ * section.
+ */
+void
+NaradXLogAppendReserve(Relation rel)
+{
+	if (RelationNeedsWAL(rel))
+		XLogEnsureRecordSpace(NARAD_APPEND_PAGES - 1,
+							  3 * NARAD_APPEND_PAGES + 1);
+}
+
+/*
+ * NaradXLogAppendPages
+ *
+ * Logs data pages that were made in this critical section, with one item each,
+ * by one record, and sets their LSN.  As NaradXLogAppend otherwise.
+ */
+void
+NaradXLogAppendPages(Relation rel, const Buffer *buffers, int nbuffers)
+{
+	uint16		lengths[NARAD_APPEND_PAGES];
+	xl_narad_append xlrec;
+	XLogRecPtr	lsn;
+	int			i;
+
+	Assert(nbuffers > 0 && nbuffers <= NARAD_APPEND_PAGES);
+	if (!RelationNeedsWAL(rel))
+		return;
+
+	fill_append(&xlrec, BufferGetPage(buffers[0]), 1, 1);
+	XLogBeginInsert();
+	XLogRegisterData((char *) &xlrec, sizeof(xlrec));
+	for (i = 0; i < nbuffers; i++)
+	{
+		Page		page = BufferGetPage(buffers[i]);
+
+		Assert(PageGetMaxOffsetNumber(page) == 1);
+		lengths[i] = ItemIdGetLength(PageGetItemId(page, 1));
+		register_append(rel, i, buffers[i], &lengths[i], 1,
+						((PageHeader) page)->pd_special, true);
+	}
+	lsn = insert_append(true);
+	for (i = 0; i < nbuffers; i++)
+		PageSetLSN(BufferGetPage(buffers[i]), lsn);
 }
 
 /*
@@ -207,50 +284,59 @@ replay_items(Page page, const uint16 *lengths, int nitems, const char *bytes,
 	ph->pd_upper = place;
 }
 
+/* Applies what an append has for one of its pages. */
+static void
+replay_page(Page page, const xl_narad_append *xlrec, const char *data,
+			Size len, bool init)
+{
+	uint16		lengths[NARAD_MAX_ITEMS];
+	Size		lengths_size = xlrec->nitems * sizeof(uint16);
+	Size		head_size = lengths_size +
+	(init ? sizeof(NaradDataSpecial) : 0);
+
+	if (xlrec->nitems > NARAD_MAX_ITEMS || head_size > len)
+		elog(PANIC, "invalid narad append record");
+	memcpy(lengths, data, lengths_size);
+	if (init)
+	{
+		NaradDataSpecial special;
+
+		memcpy(&special, data + lengths_size, sizeof(special));
+		NaradDataPageInit(page, &special);
+	}
+	replay_items(page, lengths, xlrec->nitems, data + head_size,
+				 len - head_size);
+}
+
 static void
 redo_append(XLogReaderState *record)
 {
 	xl_narad_append *xlrec = (xl_narad_append *) XLogRecGetData(record);
 	bool		init = (XLogRecGetInfo(record) & XLOG_NARAD_INIT_PAGE) != 0;
-	XLogRedoAction action;
-	Buffer		buffer;
+	int			npages = XLogRecMaxBlockId(record) + 1;
 
-	if (init)
+	/* One after the other, as a reader goes. */
+	for (int i = 0; i < npages; i++)
 	{
-		buffer = XLogInitBufferForRedo(record, 0);
-		action = BLK_NEEDS_REDO;
-	}
-	else
-		action = XLogReadBufferForRedo(record, 0, &buffer);
+		XLogRedoAction action = BLK_NEEDS_REDO;
+		Buffer		buffer;
 
-	if (action == BLK_NEEDS_REDO)
-	{
-		Page		page = BufferGetPage(buffer);
-		Size		len;
-		char	   *data = XLogRecGetBlockData(record, 0, &len);
-		uint16		lengths[NARAD_MAX_ITEMS];
-		Size		lengths_size = xlrec->nitems * sizeof(uint16);
-
-		if (xlrec->nitems > NARAD_MAX_ITEMS || lengths_size > len)
-			elog(PANIC, "invalid narad append record");
-		memcpy(lengths, data, lengths_size);
-		data += lengths_size;
-		len -= lengths_size;
 		if (init)
+			buffer = XLogInitBufferForRedo(record, i);
+		else
+			action = XLogReadBufferForRedo(record, i, &buffer);
+		if (action == BLK_NEEDS_REDO)
 		{
-			NaradDataSpecial special;
+			Size		len;
+			char	   *data = XLogRecGetBlockData(record, i, &len);
 
-			memcpy(&special, data, sizeof(special));
-			data += sizeof(special);
-			len -= sizeof(special);
-			NaradDataPageInit(page, &special);
+			replay_page(BufferGetPage(buffer), xlrec, data, len, init);
+			PageSetLSN(BufferGetPage(buffer), record->EndRecPtr);
+			MarkBufferDirty(buffer);
 		}
-		replay_items(page, lengths, xlrec->nitems, data, len);
-		PageSetLSN(page, record->EndRecPtr);
-		MarkBufferDirty(buffer);
+		if (BufferIsValid(buffer))
+			UnlockReleaseBuffer(buffer);
 	}
-	if (BufferIsValid(buffer))
-		UnlockReleaseBuffer(buffer);
 }
 
 /* Applies one block's range to its page. */
@@ -433,8 +519,9 @@ NaradXLogDesc(StringInfo buf, XLogReaderState *record)
 		xl_narad_append *xlrec = (xl_narad_append *) data;
 
 		appendStringInfo(buf, "partition: %u, base_offset: " UINT64_FORMAT
-						 ", nitems: %u, flags: 0x%04X",
-						 xlrec->partition, xlrec->base_offset, xlrec->nitems,
+						 ", npages: %d, nitems: %u, flags: 0x%04X",
+						 xlrec->partition, xlrec->base_offset,
+						 XLogRecMaxBlockId(record) + 1, xlrec->nitems,
 						 xlrec->flags);
 	}
 	else if ((info & XLOG_NARAD_KIND_MASK) == XLOG_NARAD_META_UPDATE)

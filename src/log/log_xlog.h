@@ -30,19 +30,23 @@
 #define XLOG_NARAD_INIT_PAGE	0x80	/* of an append: a fresh page */
 
 /*
- * APPEND: items at the end of one data page.
+ * APPEND: items at the end of one data page; with INIT_PAGE of up to
+ * NARAD_APPEND_PAGES fresh ones, as many on each.
  *
- * Block 0's data: uint16 lengths[nitems]; with INIT_PAGE the special space;
+ * Each block's data: uint16 lengths[nitems]; with INIT_PAGE the special space;
  * then the bytes of the page from the new pd_upper to the old one.
  */
 typedef struct xl_narad_append
 {
-	NaradOffset base_offset;	/* of the page */
-	int64		base_time;		/* of the page */
+	NaradOffset base_offset;	/* of the first page */
+	int64		base_time;		/* of the first page */
 	uint32		partition;
-	uint16		nitems;
+	uint16		nitems;			/* on each page */
 	uint16		flags;			/* XLNA_* */
 } xl_narad_append;
+
+/* Pages of one record. */
+#define NARAD_APPEND_PAGES		32
 
 /* The first item is a continuation of a large record. */
 #define XLNA_CONTINUATION		0x0001
@@ -99,6 +103,14 @@ typedef struct xl_narad_freeze_segment
  */
 extern void NaradXLogAppend(Relation rel, Buffer buffer, OffsetNumber first,
 							OffsetNumber last, uint16 old_upper, bool init);
+
+/*
+ * The same of up to NARAD_APPEND_PAGES fresh pages with one item each.  The
+ * caller has called NaradXLogAppendReserve, outside its critical section.
+ */
+extern void NaradXLogAppendPages(Relation rel, const Buffer *buffers,
+								 int nbuffers);
+extern void NaradXLogAppendReserve(Relation rel);
 
 /* The same for what freezing has just done to a page. */
 extern void NaradXLogFreeze(Relation rel, Buffer buffer,

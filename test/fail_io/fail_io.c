@@ -5,8 +5,9 @@
  *
  * Calls that would extend or write a file fail while a control file exists,
  * whose name is in FAIL_IO.  It holds one line: the number of the error, what
- * is to fail ("extend": what would make the file longer; "write": all), and a
- * part of the names of the files concerned.
+ * is to fail ("extend": what would make the file longer; "write": all;
+ * "reserve": posix_fallocate alone), and a part of the names of the files
+ * concerned.
  *
  * A test that needs it compiles it (cc -shared -fPIC), and starts a server
  * under it.  Linux only.
@@ -51,10 +52,10 @@ read_control(char *line, size_t size)
 
 /*
  * The error with which a call fails that would write up to `end` of a file, or
- * 0.  errno is left alone.
+ * reserve room for that, or 0.  errno is left alone.
  */
 static int
-failure(int fd, off_t end)
+failure(int fd, off_t end, int reserve)
 {
 	char		line[512];
 	char		kind[16];
@@ -77,7 +78,9 @@ failure(int fd, off_t end)
 			path[len] = '\0';
 			if (strstr(path, part) != NULL &&
 				(strcmp(kind, "write") == 0 ||
-				 (fstat(fd, &st) == 0 && end > st.st_size)))
+				 (strcmp(kind, "reserve") == 0 && reserve) ||
+				 (strcmp(kind, "extend") == 0 &&
+				  fstat(fd, &st) == 0 && end > st.st_size)))
 				result = error;
 		}
 	}
@@ -92,7 +95,7 @@ failure(int fd, off_t end)
 
 #define FAIL_IF_TOLD(fd, end) \
 	do { \
-		int			error_ = failure(fd, end); \
+		int			error_ = failure(fd, end, 0); \
 		if (error_ != 0) \
 		{ \
 			errno = error_; \
@@ -168,7 +171,7 @@ int
 posix_fallocate(int fd, off_t at, off_t len)
 {
 	REAL(fallocate_type, "posix_fallocate");
-	int			error = failure(fd, at + len);
+	int			error = failure(fd, at + len, 1);
 
 	return error != 0 ? error : real(fd, at, len);
 }
@@ -177,7 +180,7 @@ int
 posix_fallocate64(int fd, off64_t at, off64_t len)
 {
 	REAL(fallocate_type, "posix_fallocate64");
-	int			error = failure(fd, at + len);
+	int			error = failure(fd, at + len, 1);
 
 	return error != 0 ? error : real(fd, at, len);
 }

@@ -243,7 +243,7 @@ foreach my $end ('crash', 'terminate')
 INSERT INTO $t (value) SELECT nt.msg('before' || i, 1, 1000) FROM generate_series(1, 20) i});
 	my $s = narad_session($node);
 	my $other = narad_session($node);
-	hold('append-large-part', $s, "SELECT narad.produce('$t', nt.msg('large', 1, 100000))");
+	hold('append-large-part', $s, "SELECT narad.produce('$t', nt.msg('large', 1, 1000000))");
 	$other->backend_pid;
 	$other->send("SELECT narad.produce('$t', nt.msg('waits', 1, 1000))");
 	to_disk();

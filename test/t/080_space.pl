@@ -182,7 +182,7 @@ CREATE FUNCTION stop_waiting(text) RETURNS integer AS '$libdir/narad', 'narad_st
 			my ($victim, $small, $large) = map { narad_session($node) } 1 .. 3;
 			my $pid = $victim->backend_pid;
 			$_->backend_pid foreach ($small, $large);
-			$victim->send(q{INSERT INTO gate (key, value) SELECT 'v', nt.msg('large', 1, 100000)});
+			$victim->send(q{INSERT INTO gate (key, value) SELECT 'v', nt.msg('large', 1, 600000)});
 			ok(poll_until("$point is reached", sub { one_value($node, "SELECT stop_waiting('$point')") > 0 }),
 				"$name: a process is held");
 			$small->send(q{INSERT INTO gate (key, value) SELECT 's', to_jsonb(i) FROM generate_series(1, 10) i});
