@@ -129,3 +129,18 @@ SELECT pg_temp.attempt('SELECT narad.produce_batch(''delayed'', ''{1}'', deliver
 SELECT end_offset FROM narad.offsets('delayed');
 
 DROP TABLE delayed, delayed_due, delayed_many, delayed_checked, delayed_key, delayed_wait;
+
+-- One that retention drops before it is due keeps nobody from the next one, though he
+-- waits for both.
+SELECT narad.create_topic('delayed_dropped', segment_size => '256kB', max_in_flight => 10000);
+SELECT msg_offset FROM narad.produce('delayed_dropped', '"dropped"', deliver_after => '2 s');
+INSERT INTO delayed_dropped (value) SELECT to_jsonb(rpad(i || '.', 900, 'x')) FROM generate_series(1, 1000) i;
+SELECT count(narad.ack(receipt)) FROM narad.consume('delayed_dropped', 2000);
+SELECT scheduled FROM narad.groups WHERE topic = 'delayed_dropped'::regclass;
+SELECT narad.alter_topic('delayed_dropped', retention => '1 ms');
+SELECT pg_sleep(0.01);
+SELECT messages_dropped FROM narad.apply_retention('delayed_dropped');
+SELECT narad.alter_topic('delayed_dropped', reset => '{retention}');
+SELECT msg_offset FROM narad.produce('delayed_dropped', '"next"', deliver_after => '3 s');
+SELECT value FROM narad.consume('delayed_dropped', wait => '50 s');
+DROP TABLE delayed_dropped;
