@@ -102,6 +102,31 @@ BEGIN;
 SELECT count(*) FROM narad.consume('wait_topic', ack => :'receipts', wait => '10 ms');
 ROLLBACK;
 SELECT accepted, reason FROM narad.try_ack(:'receipts');
+-- Nor are they in a function, nor where the result is written: what follows may fail.
+SELECT count(*) FROM narad.produce('wait_topic', '9', partition => 0);
+CREATE TEMP TABLE got AS
+SELECT array_agg(receipt) AS receipts FROM narad.consume('wait_topic', visibility_timeout => '1 hour');
+CREATE FUNCTION pg_temp.wait_and_fail() RETURNS bigint LANGUAGE sql AS $$
+	SELECT count(*) FROM got, narad.consume('wait_topic', ack => receipts, wait => '10 ms');
+	SELECT 1 / count(*) FROM got WHERE receipts IS NULL;
+$$;
+\set VERBOSITY terse
+DO $$
+DECLARE
+	m record;
+BEGIN
+	PERFORM FROM got, narad.consume('wait_topic', ack => receipts, wait => '10 ms');
+	FOR m IN SELECT * FROM got, narad.consume('wait_topic', ack => receipts, wait => '10 ms') LOOP
+		NULL;
+	END LOOP;
+	RAISE division_by_zero;
+END $$;
+SELECT pg_temp.wait_and_fail();
+CREATE TABLE wait_effect AS
+SELECT 1 / count(*) FROM got, narad.consume('wait_topic', ack => receipts, wait => '10 ms');
+\set VERBOSITY default
+SELECT t.accepted, t.reason FROM got, narad.try_ack(receipts) t;
+DROP TABLE got;
 
 -- Waits are cut to narad.max_wait, and told so.
 SET client_min_messages = notice;

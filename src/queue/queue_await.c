@@ -198,6 +198,8 @@ sleep_until_served(Await *a)
 		if (end == NARAD_WAIT_TIMEOUT)
 			return false;
 		NARAD_STOP("wait-woken");
+		if (a->args->partition >= 0)
+			NARAD_STOP("wait-woken-named");
 		if (!open_topic(a) || end == NARAD_WAIT_TOPIC_GONE)
 			return false;
 		if (end == NARAD_WAIT_GROUP_GONE)

@@ -158,7 +158,11 @@ typedef struct NaradConsumer
 	bool		capped;			/* the last group of claims ended at a cap */
 	bool		alone;			/* the group is one suspect, */
 	bool		single;			/* ... or one message, as there are some */
+	bool		due_popped;		/* the first delayed one is another */
 	bool		needs_mark;		/* what is leased has to be marked first */
+	bool		was_woken;		/* for one message that is not taken yet */
+	int			woken_for;		/* ... of this partition; -1: any */
+	bool		all_dry;		/* no partition looked at has more */
 	int			nnonces;		/* drawn, not used yet */
 	uint64		nonces[MAX_CLAIMS];
 
@@ -478,6 +482,7 @@ next_due(NaradConsumer *c)
 			!NaradSetContains(&shard->settled, first->offset))
 			return first->offset;
 		NaradDuePop(&shard->due);
+		c->due_popped = true;
 	}
 	return NARAD_INVALID_OFFSET;
 }
@@ -497,6 +502,7 @@ claim_due(NaradConsumer *c, NaradOffset offset)
 	if (lease == NULL)
 		return CHOICE_NO_MEMORY;
 	NaradDuePop(&c->shard->due);
+	c->due_popped = true;
 	claim(c, lease);
 	return CHOICE_CLAIMED;
 }
@@ -787,7 +793,7 @@ claim_group(NaradConsumer *c, int want)
 	c->claimed_at = GetCurrentTimestamp();
 	c->mark = NaradXactMark();
 	c->nclaims = 0;
-	c->alone = c->single = c->needs_mark = false;
+	c->alone = c->single = c->needs_mark = c->due_popped = false;
 
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	if (!NaradShardIsOf(shard, c->group_id))
@@ -817,6 +823,10 @@ claim_group(NaradConsumer *c, int want)
 	if (choice == CHOICE_DRY)
 		shard->capped_in_flight = false;
 	shard->is_dry = is_dry_for_all(c, choice);
+
+	/* Whatever comes of the claims, the next one is to be waited for. */
+	if (c->due_popped)
+		NaradShardDeadlineChanged(shard);
 	LWLockRelease(&shard->lock);
 
 	if (choice == CHOICE_NO_MEMORY)
@@ -1413,6 +1423,7 @@ begin_visit(NaradConsumer *c, int partition)
 		(void) refill_line(c);
 		LWLockRelease(&shard->scan_lock);
 	}
+	NARAD_STOP("consume-visit");
 
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	if (NaradShardIsOf(shard, c->group_id))
@@ -1457,6 +1468,8 @@ take_group(NaradConsumer *c, int want)
 		(void) visit_reader(c);
 		read_group(c);
 		NARAD_STOP("consume-read");
+		if (!c->args->waiting)
+			NARAD_STOP("consume-read-no-wait");
 		dispose_group(c);
 		/* Other claims may have become possible by these. */
 		more |= c->ordered && !c->no_memory && !c->capped;
@@ -1466,6 +1479,23 @@ take_group(NaradConsumer *c, int want)
 	if (c->ordered)
 		LWLockRelease(&c->shard->scan_lock);
 	return more;
+}
+
+/*
+ * What was taken of a partition, and that it is dry, ends promises.  The message
+ * that this backend itself was woken for was promised to nobody else.
+ */
+static void
+end_holds(NaradConsumer *c, int partition, int ntaken, bool dry)
+{
+	if (c->was_woken && ntaken > 0 &&
+		(c->woken_for < 0 || c->woken_for == partition))
+	{
+		c->was_woken = false;
+		ntaken--;
+	}
+	c->all_dry &= dry;
+	NaradWaitEndHolds(c->group, partition, ntaken, dry);
 }
 
 /*
@@ -1482,6 +1512,7 @@ consume_partition(NaradConsumer *c, int partition)
 
 	c->reader = NULL;
 	begin_visit(c, partition);
+	NARAD_STOP("consume-visited");
 	while (more && !c->full && c->ntaken < c->args->max_messages)
 	{
 		int			ntaken = c->ntaken;
@@ -1504,8 +1535,8 @@ consume_partition(NaradConsumer *c, int partition)
 	/* What is handed out is flushed to disk first. */
 	if (c->reader != NULL)
 		NaradReaderEnd(c->reader);
-	NaradWaitEndHolds(c->group, partition, c->ntaken - ntaken_before,
-					  !more && !c->full);
+	end_holds(c, partition, c->ntaken - ntaken_before,
+			  !more && !c->full && !c->no_memory && c->snapshot == NULL);
 }
 
 static void
@@ -1543,28 +1574,38 @@ has_nothing(NaradConsumer *c, int partition)
 		*(volatile NaradOffset *) &shard->frontier >= end;
 }
 
-/* Visits the partitions, from the one after where the last call began. */
+/*
+ * Visits the partitions, from the one after where the last call began; or from
+ * that for which this backend was woken.
+ */
 static void
 consume_partitions(NaradConsumer *c)
 {
 	int			npartitions = c->info->npartitions;
 	uint32		start;
 
+	c->was_woken = NaradWaitWoken(&c->woken_for);
+	c->all_dry = true;
 	if (c->args->partition >= 0)
 	{
 		consume_partition(c, c->args->partition);
 		return;
 	}
-	start = pg_atomic_fetch_add_u32(&c->group->next_partition, 1) % npartitions;
+	if (c->was_woken && c->woken_for >= 0)
+		start = c->woken_for;
+	else
+		start = pg_atomic_fetch_add_u32(&c->group->next_partition, 1);
 	for (int i = 0; i < npartitions; i++)
 	{
-		int			partition = (int) ((start + i) % npartitions);
+		int			partition = (int) ((start % npartitions + i) % npartitions);
 
 		if (c->full || c->ntaken >= c->args->max_messages)
-			break;
+			return;
 		if (!has_nothing(c, partition))
 			consume_partition(c, partition);
 	}
+	if (c->all_dry)
+		NaradWaitEndHolds(c->group, -1, 0, true);
 }
 
 /*

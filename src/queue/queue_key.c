@@ -467,14 +467,17 @@ NaradKeyEnter(NaradShard *shard, uint64 hash, NaradOffset offset)
 /*
  * NaradKeyHasTurn
  *
- * Is it the turn of a message?  Of one without a key it always is.
+ * Is it the turn of a message?  Of one without a key it always is, of one that
+ * is behind the nodes of its key never.
  */
 bool
 NaradKeyHasTurn(NaradShard *shard, NaradOffset offset)
 {
 	NaradKeyNode *node = find_node(&shard->keys, offset);
 
-	return node == NULL || node->key->first == node;
+	if (node == NULL)
+		return !NaradSetContains(&shard->keys.later, offset);
+	return node->key->first == node;
 }
 
 /*
@@ -489,7 +492,7 @@ NaradKeyMayTake(NaradShard *shard, NaradOffset offset)
 	NaradKey   *key;
 
 	if (node == NULL || node->key->first == node)
-		return true;
+		return NaradKeyHasTurn(shard, offset);
 	key = node->key;
 	return key->passed != NULL && key->passer == MyProcPid &&
 		next_node(key, key->passed) == node;
@@ -616,6 +619,8 @@ NaradKeyRelease(NaradShard *shard, NaradOffset offset)
 {
 	NaradKeyNode *node = find_node(&shard->keys, offset);
 
+	if (shard->keys.later.nmembers > 0)
+		(void) NaradSetRemove(&shard->keys.later, offset);
 	if (node != NULL)
 		release_node(shard, node);
 }
@@ -768,9 +773,16 @@ NaradKeyRefill(NaradShard *shard, uint64 hash, NaradOffset offset, bool is_its)
 		return true;
 	if (is_its && NaradSetContains(&table->later, offset))
 	{
+		NaradLease *lease = NaradLeaseFind(&shard->leases, offset);
+
 		if (!put_in_line(shard, hash, offset))
 			return false;
 		(void) NaradSetRemove(&table->later, offset);
+
+		/* One that came back is in the FIFO, where consumers have passed it. */
+		if (key->first->link.id == offset && lease != NULL &&
+			lease->state == NARAD_LEASE_RETURNED)
+			NaradShardMadeAvailable(shard, 1, false);
 	}
 	key->later_from = offset + 1;
 	return true;

@@ -11,8 +11,8 @@
  * Locks:      the caller's RowExclusiveLock on the topic; the rest is taken in
  *             NaradStateSeek.
  * Runs in:    any backend of a primary.
- * WAL:        group directory and state pages; the transaction gets an id, so
- *             that its commit flushes them and waits for standbys.
+ * WAL:        group directory and state pages, flushed at once; the transaction
+ *             gets an id, so that its commit waits for standbys.
  * On error:   it acts at once and is not undone by rollback, as nextval:
  *             whatever can be wrong with the arguments is found before, and
  *             every shard is in memory before the first one is moved.

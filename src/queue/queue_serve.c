@@ -330,10 +330,22 @@ serve_waiter(NaradWaitPart *part, NaradWaiter *waiter, int partition,
 	set_latch_of(waiter);
 }
 
-/* Spends the oldest token that will do; false if there is none. */
-static bool
-spend_token(NaradWaitPart *part, NaradGroupWait *wait, int partition,
-			bool chain)
+static void
+spend_token(NaradWaitPart *part, NaradGroupWait *wait, NaradToken *token,
+			int partition, bool chain)
+{
+	dlist_delete(&token->node);
+	wait->ntokens--;
+	put_hold(part, wait, token, partition, chain);
+	NaradDirtyWake(group_of(wait)->topic->database);
+}
+
+/*
+ * The oldest token that will do for a partition, or NULL; -1: that of somebody
+ * who named none.  The lock is held.
+ */
+static NaradToken *
+first_token(NaradGroupWait *wait, int partition)
 {
 	int64		now = NaradClockNow();
 	dlist_iter	iter;
@@ -342,16 +354,11 @@ spend_token(NaradWaitPart *part, NaradGroupWait *wait, int partition,
 	{
 		NaradToken *token = dlist_container(NaradToken, node, iter.cur);
 
-		if (token->until <= now || (token->partition >= 0 && partition >= 0 &&
-									token->partition != partition))
-			continue;
-		dlist_delete(&token->node);
-		wait->ntokens--;
-		put_hold(part, wait, token, partition, chain);
-		NaradDirtyWake(group_of(wait)->topic->database);
-		return true;
+		if (token->until > now &&
+			(token->partition < 0 || token->partition == partition))
+			return token;
 	}
-	return false;
+	return NULL;
 }
 
 /*
@@ -366,17 +373,16 @@ NaradServeGroup(NaradWaitPart *part, NaradGroup *group, int partition, uint64 n,
 {
 	NaradGroupWait *wait = &group->wait;
 	NaradWaiter *waiter;
+	NaradToken *token;
 
 	/* Who resumes the group serves it after that. */
 	if (group->paused)
 		return;
 	for (; n > 0 && (waiter = first_waiter(wait, partition)) != NULL; n--)
 		serve_waiter(part, waiter, partition, chain);
-	for (; n > 0 && wait->ntokens > 0; n--)
-	{
-		if (!spend_token(part, wait, partition, chain))
-			break;
-	}
+	for (; n > 0 && wait->ntokens > 0 &&
+		 (token = first_token(wait, partition)) != NULL; n--)
+		spend_token(part, wait, token, partition, chain);
 	NaradServeUnlist(wait);
 }
 
@@ -469,6 +475,7 @@ static void
 serve_whole_group(NaradWaitPart *part, NaradGroup *group)
 {
 	NaradGroupWait *wait = &group->wait;
+	int64		now = NaradClockNow();
 	dlist_mutable_iter iter;
 
 	if (group->paused)
@@ -482,6 +489,13 @@ serve_whole_group(NaradWaitPart *part, NaradGroup *group)
 
 			serve_waiter(part, waiter, waiter->partition, true);
 		}
+	}
+	dlist_foreach_modify(iter, &wait->tokens)
+	{
+		NaradToken *token = dlist_container(NaradToken, node, iter.cur);
+
+		if (token->partition >= 0 && token->until > now)
+			spend_token(part, wait, token, token->partition, true);
 	}
 	NaradServeGroup(part, group, -1, 1, true);
 }
@@ -632,8 +646,10 @@ NaradServeEndHold(NaradWaitPart *part, NaradGroupWait *wait, NaradToken *hold)
  * NaradWaitEndHolds
  *
  * A consume call took so many messages of a partition, and (dry) there are no
- * more.  That ends as many promises as it took messages, or all of them.  The
- * caller has the relation locked, and no narad lock.
+ * more.  That ends as many promises as it took messages, of the partition or of
+ * any, or all of the partition.  Those of any partition it ends by finding them
+ * all dry, which it says with -1.  The caller has the relation locked, and no
+ * narad lock.
  */
 void
 NaradWaitEndHolds(NaradGroup *group, int partition, int ntaken, bool dry)
@@ -641,6 +657,7 @@ NaradWaitEndHolds(NaradGroup *group, int partition, int ntaken, bool dry)
 	NaradWaitPart *part;
 	NaradGroupWait *wait = &group->wait;
 	bool		chain = false;
+	bool		chain_anywhere = false;
 	int			left = ntaken;
 	dlist_mutable_iter iter;
 
@@ -651,19 +668,23 @@ NaradWaitEndHolds(NaradGroup *group, int partition, int ntaken, bool dry)
 	dlist_foreach_modify(iter, &wait->holds)
 	{
 		NaradToken *hold = dlist_container(NaradToken, node, iter.cur);
+		bool		is_here = hold->partition == partition;
 
-		if (!hold->is_held || (hold->partition >= 0 && partition >= 0 &&
-							   hold->partition != partition))
+		if (!hold->is_held || (hold->partition >= 0 && !is_here) ||
+			(left <= 0 && !(dry && is_here)))
 			continue;
-		if (left-- <= 0 && !dry)
-			break;
-		chain |= hold->chain && ntaken > 0;
+		left--;
+		if (hold->chain && ntaken > 0 && hold->partition < 0)
+			chain_anywhere = true;
+		else if (hold->chain && ntaken > 0)
+			chain = true;
 		NaradServeEndHold(part, wait, hold);
 	}
-	if (chain && wait->is_listed)
+	if (chain_anywhere)
+		NaradServeGroup(part, group, -1, 1, true);
+	if (chain)
 		NaradServeGroup(part, group, partition, 1, true);
-	else
-		NaradServeUnlist(wait);
+	NaradServeUnlist(wait);
 	LWLockRelease(&part->lock);
 }
 

@@ -157,14 +157,13 @@ expire_lease(NaradShard *shard, NaradLease *lease, int64 now)
 }
 
 /*
- * Returns the leases whose deadline has passed and the delayed messages that
- * are due, the earliest first, at most `max`.  Exclusive shard lock.
+ * Returns the leases whose deadline has passed and the nacked messages that are
+ * due, the earliest first, at most `max`.  Those produced with a delay stay where
+ * they are, but who waits is told.  Exclusive shard lock.
  */
 void
 NaradShardExpire(NaradShard *shard, int64 now, int max)
 {
-	const NaradDue *delayed;
-
 	while (max-- > 0)
 	{
 		NaradLease *lease = NaradLeaseEarliest(&shard->leases);
@@ -176,12 +175,6 @@ NaradShardExpire(NaradShard *shard, int64 now, int max)
 		else
 			NaradShardReturn(shard, lease, NARAD_END_NONE, now, 0);
 	}
-
-	/* Those produced with a delay stay where they are, but may be taken. */
-	delayed = NaradDueFirst(&shard->due);
-	if (delayed != NULL && delayed->due <= GetCurrentTimestamp() &&
-		pg_atomic_read_u64(&shard->next_deadline) <= (uint64) now)
-		NaradShardMadeAvailable(shard, 1, true);
 	NaradShardDeadlineChanged(shard);
 }
 

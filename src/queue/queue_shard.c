@@ -65,6 +65,7 @@ empty_shard(NaradShard *shard)
 	NaradLeaseTableClear(&shard->leases);
 	NaradKeyTableClear(&shard->keys);
 	NaradDueClear(&shard->due);
+	shard->due_told = false;
 	shard->suspect_out = 0;
 	shard->nrechecks = 0;
 	shard->nholes = 0;
@@ -330,10 +331,16 @@ NaradShardDrop(NaradShard *shard)
 void
 NaradShardSeek(NaradShard *shard, uint32 generation, NaradOffset frontier)
 {
+	bool		ordered;
+
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	NaradDirtyClear(shard);
 	NaradDeadLetterForget(shard);
+	ordered = shard->keys.ordered;
 	empty_shard(shard);
+
+	/* Or else the next visitor would empty it again, beside one who scans. */
+	shard->keys.ordered = ordered;
 	shard->is_moving = false;
 	shard->generation = generation;
 	shard->frontier = frontier;
@@ -400,16 +407,17 @@ NaradShardMadeAvailable(NaradShard *shard, uint64 n, bool chain)
 
 /*
  * The earliest time at which something of the shard becomes due.  A delayed
- * message that is due already is available; others are by the wall clock, which
- * may be set, so it is looked at again after a minute.
+ * message that is due already (*is_due: there is one) is available; others are
+ * by the wall clock, which may be set, so it is looked at again after a minute.
  */
 static uint64
-next_deadline(NaradShard *shard)
+next_deadline(NaradShard *shard, bool *is_due)
 {
 	NaradLease *lease = NaradLeaseEarliest(&shard->leases);
 	const NaradDue *delayed = NaradDueFirst(&shard->due);
 	uint64		next;
 
+	*is_due = false;
 	next = lease != NULL ? (uint64) lease->deadline : NARAD_NO_DEADLINE;
 	if (delayed != NULL)
 	{
@@ -418,6 +426,8 @@ next_deadline(NaradShard *shard)
 		if (left > 0)
 			next = Min(next, (uint64) (NaradClockNow() +
 									   Min(left, MAX_WALL_SLEEP)));
+		else
+			*is_due = true;
 	}
 	return next;
 }
@@ -426,14 +436,22 @@ next_deadline(NaradShard *shard)
  * NaradShardDeadlineChanged
  *
  * Publishes the shard's next deadline.  To be called after what may have made
- * it earlier; that it became later is found out when it comes.  Lock held
+ * it earlier; that it became later is found out when it comes.  A delayed
+ * message that is due is no deadline any more: whoever comes by first, be it
+ * before the time that was published, wakes who waits for it.  The chain that
+ * this begins covers those that become due before it ends.  Lock held
  * exclusively; no memory, no error.
  */
 void
 NaradShardDeadlineChanged(NaradShard *shard)
 {
-	uint64		next = next_deadline(shard);
+	bool		is_due;
+	uint64		next = next_deadline(shard, &is_due);
 	uint64		before = pg_atomic_read_u64(&shard->next_deadline);
+
+	if (is_due && !shard->due_told)
+		NaradShardMadeAvailable(shard, 1, true);
+	shard->due_told = is_due;
 
 	/* From one clock to the other there is always a difference. */
 	if (next == before ||

@@ -78,6 +78,8 @@ typedef struct NaradShard
 	bool		returned_turn;	/* next choice may be a returned message */
 	NaradDueHeap due;			/* produced with a time not reached when
 								 * looked at */
+	bool		due_told;		/* the first of them is due, and who waits was
+								 * told */
 	NaradKeyTable keys;			/* empty unless messages are ordered by key */
 	uint64		nmade;			/* counts NaradShardMadeAvailable */
 	bool		is_dry;			/* a consumer found nothing more, and nothing

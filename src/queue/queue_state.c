@@ -902,10 +902,13 @@ NaradStateMark(Relation rel, NaradRelInfo *info, NaradShard *shard,
  *
  * Moves a shard: all below the target is settled from now on, and nothing
  * above; leases, pins and journal entries are void.  First on the page, in one
- * record, then, with no error in between, in memory; so a crash, or an error
- * here, finds the one state or the other.  The caller holds RowExclusiveLock
- * on the topic, no narad lock, and has a transaction id, so that its commit
- * flushes.  False, and nothing done, if the group was dropped.
+ * record, which is flushed, then, with no error in between, in memory; so a
+ * crash, or an error here, finds the one state or the other, and no crash takes
+ * back a place from which somebody was given a message: the transaction may be
+ * open still, or be rolled back, which flushes nothing.  The caller holds
+ * RowExclusiveLock on the topic, no narad lock, and has a transaction id, so that
+ * its commit waits for standbys.  False, and nothing done, if the group was
+ * dropped.
  *
  * Before all that the group's generation is raised in the directory, since
  * frontiers saved until now (queue_saved.c) must not count any more.  Who
@@ -917,7 +920,7 @@ NaradStateSeek(Relation rel, NaradRelInfo *info, NaradShard *shard,
 {
 	StateWrite	w;
 	StateSnapshot snapshot = {0};
-	XLogRecPtr	lsn;
+	XLogRecPtr	lsn = InvalidXLogRecPtr;
 	bool		is_ours;
 	bool		written = false;
 
@@ -943,6 +946,8 @@ NaradStateSeek(Relation rel, NaradRelInfo *info, NaradShard *shard,
 		written = put_snapshot(&w, &snapshot, &lsn);
 		if (written)
 		{
+			if (!XLogRecPtrIsInvalid(lsn))
+				XLogFlush(lsn);
 			NaradShardSeek(shard, snapshot.generation, target);
 			NaradQueueTopicTouch(shard->topic);
 			shard->written_lsn = lsn;

@@ -99,6 +99,27 @@ find_mine(NaradGroupWait *wait, const char *channel)
 	return NULL;
 }
 
+/*
+ * A NOTIFY to this backend that is still to be sent, of a promise that is over,
+ * is moot: it is here, and has looked.  Where there is no worker to send them,
+ * they would pile up.  The lock is held.
+ */
+static void
+forget_unsent(pg_atomic_uint32 *nwatching, NaradGroupWait *wait,
+			  const char *channel)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &wait->holds)
+	{
+		NaradToken *token = dlist_container(NaradToken, node, iter.cur);
+
+		if (token->is_token && !token->is_held && token->pid == MyProcPid &&
+			strcmp(token->channel, channel) == 0)
+			NaradTokenFree(nwatching, token);
+	}
+}
+
 static void
 fill_token(NaradToken *token, int partition, const char *channel, int64 ttl)
 {
@@ -133,6 +154,8 @@ NaradTokenLeave(NaradGroup *group, NaradGroupId group_id, int partition,
 	fill_token(made, partition, channel, ttl);
 	nwatching = NaradWaitLock(group);
 	is_there = !group->dropped && group->group_id == group_id;
+	if (is_there)
+		forget_unsent(nwatching, wait, channel);
 	mine = is_there ? find_mine(wait, channel) : NULL;
 	if (mine != NULL)
 		fill_token(mine, partition, channel, ttl);

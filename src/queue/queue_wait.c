@@ -46,6 +46,11 @@
  * Whatever that one gives back, it gives back under the shard lock, and serves
  * again (NaradShardMadeAvailable).
  *
+ * There are never more messages of a partition available than wakes for it
+ * under way, while anybody sleeps who could take them.  So who was woken looks
+ * there first: taking what another was told of elsewhere, while his own message
+ * is there, would leave that to nobody.
+ *
  * A wake given during a look that takes a message is for another message, for
  * all we know: it is handed on.  Where nobody can tell how many messages became
  * available, a wake is a chain: whoever takes one wakes the next.
@@ -130,6 +135,35 @@ prepare_waiter(NaradWaitKind kind, Oid database, NaradTopicId topic_id,
 	return waiter;
 }
 
+/* What the next wake of a caller leaves behind. */
+static NaradToken *
+make_hold(void)
+{
+	NaradToken *hold = NaradAllocOrError(sizeof(NaradToken), "a waiter");
+
+	hold->serial = pg_atomic_add_fetch_u64(&NaradWaitShared->last_serial, 1);
+	return hold;
+}
+
+/* A caller's own hold, if it is still there.  The lock is held. */
+static void
+end_my_hold(NaradWaiter *waiter)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &waiter->group->wait.holds)
+	{
+		NaradToken *hold = dlist_container(NaradToken, node, iter.cur);
+
+		if (hold->serial == waiter->hold_serial && hold->is_held)
+		{
+			NaradServeEndHold(my_part, &waiter->group->wait, hold);
+			break;
+		}
+	}
+	waiter->hold_serial = 0;
+}
+
 /*
  * NaradWaitJoin
  *
@@ -151,18 +185,12 @@ NaradWaitJoin(NaradWaitKind kind, NaradGroup *group, NaradGroupId group_id,
 
 	(void) NaradMemoryArea();
 	if (waiter == NULL)
-	{
 		waiter = prepare_waiter(kind, group->topic->database,
 								group->topic->topic_id, partition, deadline);
-		if (kind == NARAD_WAIT_CALLER)
-		{
-			waiter->hold = NaradAllocOrError(sizeof(NaradToken), "a waiter");
-			waiter->hold->serial =
-				pg_atomic_add_fetch_u64(&NaradWaitShared->last_serial, 1);
-		}
-	}
 	else
 		state = pg_atomic_read_u32(&waiter->state);
+	if (kind == NARAD_WAIT_CALLER && waiter->hold == NULL)
+		waiter->hold = make_hold();
 	Assert(state == WAITER_IDLE || my_part == part);
 
 	LWLockAcquire(&part->lock, LW_EXCLUSIVE);
@@ -176,6 +204,8 @@ NaradWaitJoin(NaradWaitKind kind, NaradGroup *group, NaradGroupId group_id,
 	{
 		if (state == WAITER_IDLE)
 			pg_atomic_fetch_add_u32(&part->nwatching, 1);
+		else if (waiter->hold_serial != 0)
+			end_my_hold(waiter);
 		waiter->group = group;
 		is_first = NaradServeList(part, &group->wait);
 		push_waiter(waiter, &group->wait, at_head);
@@ -256,6 +286,7 @@ NaradWaitSleep(int64 until, uint32 wait_event)
 		switch (pg_atomic_read_u32(&my_waiter->state))
 		{
 			case WAITER_SERVED:
+				pg_read_barrier();
 				acting = true;
 				return NARAD_WAIT_SERVED;
 			case WAITER_GROUP_GONE:
@@ -281,22 +312,19 @@ NaradWaitSleep(int64 until, uint32 wait_event)
 	}
 }
 
-/* A caller's own hold, if it is still there.  The lock is held. */
-static void
-end_my_hold(NaradWaiter *waiter)
+/*
+ * NaradWaitWoken
+ *
+ * Does this backend look because it was woken, and for which partition
+ * (-1: any)?  Who was woken looks there first: so the message that is left to
+ * another is one of which another was told.
+ */
+bool
+NaradWaitWoken(int *partition)
 {
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &waiter->group->wait.holds)
-	{
-		NaradToken *hold = dlist_container(NaradToken, node, iter.cur);
-
-		if (hold->serial == waiter->hold_serial && hold->is_held)
-		{
-			NaradServeEndHold(my_part, &waiter->group->wait, hold);
-			break;
-		}
-	}
+	if (acting)
+		*partition = my_waiter->served_partition;
+	return acting;
 }
 
 /* The wake goes to the next.  The lock is held. */

@@ -90,6 +90,7 @@ extern void NaradWaitJoin(NaradWaitKind kind, struct NaradGroup *group,
 extern void NaradWaitJoinReader(NaradTopicId topic_id, Oid relid,
 								int partition, TimestampTz deadline);
 extern NaradWaitEnd NaradWaitSleep(int64 until, uint32 wait_event);
+extern bool NaradWaitWoken(int *partition);
 extern void NaradWaitLeave(bool took);
 extern void NaradWaitCleanup(int code, Datum arg);	/* for
 													 * PG_ENSURE_ERROR_CLEANUP */
@@ -124,8 +125,8 @@ extern void NaradWaitServeAtCommit(NaradTopicId topic_id);
 /* The group has a deadline at `when`, monotonic us. */
 extern void NaradWaitDeadline(struct NaradGroup *group, int64 when);
 
-/* What was promised of a partition was taken by a consume call, or is not
- * there (dry). */
+/* What was promised of a partition (-1: of any) was taken by a consume call, or
+ * is not there (dry). */
 extern void NaradWaitEndHolds(struct NaradGroup *group, int partition,
 							  int ntaken, bool dry);
 

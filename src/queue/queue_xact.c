@@ -670,9 +670,9 @@ precommit_actions(void)
 /*
  * Settles acks and nacks before the end of the transaction, and forgets them.
  * Only outside a transaction block, at the top level and without a transaction
- * id: so nothing was written that they could be atomic with, and no command
- * will follow.  And only where a worker writes the page later.  The locks that
- * the acks took are the caller's to give up.  May error as PRE_COMMIT may.
+ * id: so nothing was written that they could be atomic with.  And only where a
+ * worker writes the page later.  The caller knows that no command will follow,
+ * and gives up the locks that the acks took.  May error as PRE_COMMIT may.
  */
 bool
 NaradXactSettleEarly(void)

@@ -25,9 +25,13 @@
 
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
+#include "executor/execdesc.h"
+#include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "tcop/pquery.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 
@@ -193,6 +197,38 @@ wait_for_messages(Relation rel, ConsumeCall *call)
 }
 
 /*
+ * Is the call a part of a client's own SELECT, and not of a function, a DO
+ * block, or a statement that writes?  In all of these something may follow that
+ * fails, and that its acknowledgements must not outlive.  The server has no
+ * word for it: in functions of SQL another executor runs than the portal's, in
+ * those of other languages SPI is connected, and otherwise says so.
+ */
+static bool
+is_clients_select(const ReturnSetInfo *rsinfo)
+{
+	return ActivePortal != NULL &&
+		ActivePortal->strategy == PORTAL_ONE_SELECT &&
+		ActivePortal->queryDesc != NULL &&
+		ActivePortal->queryDesc->estate == rsinfo->econtext->ecxt_estate &&
+		SPI_unregister_relation("") == SPI_ERROR_UNCONNECTED;
+}
+
+/*
+ * The call is going to sleep: what it acknowledges is settled now, if the
+ * transaction consists of nothing else.  It then ends with the statement, even
+ * if the client has sent more to follow in a pipeline.
+ */
+static void
+settle_early(FunctionCallInfo fcinfo)
+{
+	if (PG_ARGISNULL(ARG_ACK) || (MyXactFlags & XACT_FLAGS_PIPELINING) != 0 ||
+		!is_clients_select((ReturnSetInfo *) fcinfo->resultinfo))
+		return;
+	if (NaradAckSettleEarly(PG_GETARG_ARRAYTYPE_P(ARG_ACK), "ack"))
+		MyXactFlags |= XACT_FLAGS_NEEDIMMEDIATECOMMIT;
+}
+
+/*
  * Leaves a token, and looks once more.
  */
 static void
@@ -235,8 +271,7 @@ consume(FunctionCallInfo fcinfo, const char *function, bool bytes,
 	}
 	if (call.wait > 0)
 	{
-		if (!PG_ARGISNULL(ARG_ACK))
-			NaradAckSettleEarly(PG_GETARG_ARRAYTYPE_P(ARG_ACK), "ack");
+		settle_early(fcinfo);
 		if (wait_for_messages(rel, &call) || call.channel == NULL)
 			return (Datum) 0;
 		rel = NaradArgTopic(fcinfo, 0, RowExclusiveLock);

@@ -172,19 +172,20 @@ NaradAckAll(ArrayType *receipts, const char *name)
 
 /*
  * For a call that acknowledged these, and is going to sleep: settles what can be
- * settled now, and gives up its locks.
+ * settled now, and gives up its locks.  False if the transaction has more to it.
  */
-void
+bool
 NaradAckSettleEarly(ArrayType *receipts, const char *name)
 {
 	ReceiptList list;
 	int			i;
 
 	if (!NaradXactSettleEarly())
-		return;
+		return false;
 	parse_array(receipts, name, &list);
 	for (i = 0; i < list.nreceipts; i++)
 		NaradSettleUnlock(&list.receipts[i]);
+	return true;
 }
 
 Datum

@@ -16,6 +16,6 @@
 extern void NaradAckAll(ArrayType *receipts, const char *name);
 
 /* Before a sleep in the same call: settles them, where that may be. */
-extern void NaradAckSettleEarly(ArrayType *receipts, const char *name);
+extern bool NaradAckSettleEarly(ArrayType *receipts, const char *name);
 
 #endif							/* SQL_SETTLE_H */

@@ -18,7 +18,7 @@ use NaradTest;
 
 plan skip_all => 'needs stop points' unless $ENV{NARAD_TESTING};
 
-my $node = narad_node('seek', conf => [ 'autovacuum = off', 'max_prepared_transactions = 4' ]);
+my $node = narad_node('seek', conf => [ 'autovacuum = off', 'max_prepared_transactions = 4', 'restart_after_crash = on' ]);
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION narad; CREATE TABLE effect (off bigint);');
 $node->safe_psql('postgres', slurp_file("$ENV{NARAD_INPUTS}/test/narad_test/narad_test.sql"));
@@ -163,6 +163,26 @@ is(comes('steps'), '2 from 4', 'a crash before anything was done');
 crash_at('seek-done', "SELECT narad.seek('steps', 'default', 0, 1)", 1);
 is(comes('steps'), '5 from 1', 'a crash after it was done, before the commit');
 
+# Nothing that flushes follows: the transaction is rolled back, and somebody has
+# been given, and given back, what comes after the new place.  The process that
+# dies is the only one that would have flushed it.
+fresh_topic('undone', 6);
+settle_first('undone', 4);
+{
+	my $s = narad_session($node);
+	my $walwriter = $s->value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'");
+	kill('STOP', $walwriter);
+	$s->rows("BEGIN; SELECT narad.seek('undone', 'default', 0, 1); ROLLBACK");
+	is($s->value("SELECT min(msg_offset) FROM (SELECT msg_offset, narad.nack(receipt, '1 day')"
+		  . " FROM narad.consume('undone', 2)) m"), 1, 'moved by a transaction that is rolled back');
+	kill('KILL', $walwriter);
+	$s->try('SELECT pg_sleep(60)');
+	$s->{dead} = 1;
+	$s->quit;
+}
+ok($node->poll_query_until('postgres', 'SELECT true'), 'and starts again');
+is(comes('undone'), '5 from 1', 'the place stands');
+
 # Several partitions: each is in its old place or in the new one.
 fresh_topic('time', 5, 3);
 settle_first('time', 15);
@@ -216,5 +236,5 @@ crash();
 is(comes('load'), '2877 from 123', 'the last seek counts, whatever was acked before');
 
 $node->stop;
-log_is_clean($node, 'log');
+log_is_clean($node, 'the log tells of no crash but ours', kills => 1);
 done_testing();

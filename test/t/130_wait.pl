@@ -1,5 +1,6 @@
 # Copyright (c) 2026, the Narad authors
 #
+# I5: what is acknowledged in a pipeline is settled with its transaction only.
 # I8: each message wakes one waiter, among 600 too, also when a waiter dies with
 #     the wake in his hand, when the transaction was prepared, when no worker is
 #     there; what was promised to somebody who does not come goes to the next.
@@ -183,6 +184,29 @@ ok(notified($one, 'ready'), 'a worker that ended is replaced, and sends it');
 $one->rows("SELECT * FROM narad.consume('tokens', visibility_timeout => '200 ms')");
 $one->rows("SELECT * FROM narad.consume('tokens', notify => 'ready')");
 ok(notified($one, 'ready'), 'a lease that ends is told of by the worker');
+# While the worker does not get to it, nothing piles up: who is here needs not be
+# told of what he was to be told before.
+topic('piled');
+$worker = one_value($node, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'narad worker'");
+$one->rows('LISTEN piled');
+$one->rows('LISTEN done');
+kill('STOP', $worker);
+foreach (1 .. 130)
+{
+	$one->rows("SELECT * FROM narad.consume('piled', notify => 'piled')");
+	$two->rows("SELECT * FROM narad.produce('piled', '1')");
+	$one->rows("SELECT * FROM narad.consume('piled')");
+}
+$one->rows("SELECT * FROM narad.consume('piled', notify => 'done')");
+$two->rows("SELECT * FROM narad.produce('piled', '1')");
+kill('CONT', $worker);
+my $npiled = 0;
+ok(poll_until('a notification of done', sub {
+	$one->try('SELECT 1');
+	my @told = grep { $_->[0] =~ /^Asynchronous notification/ } @{ $one->{rows} };
+	$npiled += grep { $_->[0] =~ /"piled"/ } @told;
+	return grep { $_->[0] =~ /"done"/ } @told }), 'after a while the worker sends a notification');
+cmp_ok($npiled, '<=', 1, '... and not one for each round before');
 # So many and no more.
 is($one->try(q{
 DO $$ BEGIN
@@ -191,6 +215,26 @@ DO $$ BEGIN
 END $$}), '00000', '1024 tokens');
 is($one->try("SELECT narad.consume('many', notify => 'one more')"), '53200', '... are the most of a group');
 is($one->try("SELECT narad.consume('many', notify => 'c1', notify_ttl => '1 ms')"), '00000', '... one may be left again');
+
+# In a pipeline a call that acknowledges and sleeps shares its transaction with what
+# came before, and its fate; or it is the first, and has one of its own.
+topic('pipeline');
+produce('pipeline', 2);
+$node->safe_psql('postgres', "CREATE TABLE got AS SELECT receipt, msg_offset FROM narad.consume('pipeline', 2)");
+foreach my $offset (0, 1)
+{
+	my $script = PostgreSQL::Test::Utils::tempdir() . '/pipeline.sql';
+
+	append_to_file($script, join("\n", '\startpipeline', $offset == 0 ? 'SELECT 1;' : (),
+		"SELECT narad.consume('pipeline', wait => '10 ms',"
+		  . " ack => ARRAY(SELECT receipt FROM got WHERE msg_offset = $offset));",
+		'SELECT 1 / 0;', '\endpipeline', ''));
+	command_fails([ 'pgbench', '-n', '-M', 'extended', '-t', 1, '-f', $script, '-h', $node->host,
+		'-p', $node->port, 'postgres' ], 'a pipeline fails');
+	is(one_value($node, "SELECT coalesce(reason, 'not settled') FROM narad.try_ack(ARRAY(SELECT receipt FROM got"
+		  . " WHERE msg_offset = $offset))"), $offset == 0 ? 'not settled' : 'settled',
+		'... and with it what was acknowledged in the middle, not at the beginning');
+}
 
 # A standby.
 $node->backup('base');
