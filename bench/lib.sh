@@ -136,13 +136,13 @@ lsn() {
     query -c "SELECT pg_current_wal_insert_lsn() - '0/0'"
 }
 
-# CPU time of all server processes so far, ms.
+# CPU time of all server processes so far, those that have ended included, ms.
 server_cpu() {
     local postmaster
     postmaster=$(head -n 1 "$scratch/server/data/postmaster.pid")
     cat /proc/[0-9]*/stat 2>/dev/null | sed 's/(.*)/x/' |
         awk -v p="$postmaster" -v hz="$(getconf CLK_TCK)" \
-            '$4 == p || $1 == p { t += $14 + $15 } END { print t * 1000 / hz }'
+            '$4 == p || $1 == p { t += $14 + $15 } $1 == p { t += $16 + $17 } END { print t * 1000 / hz }'
 }
 
 end_session() {

@@ -57,10 +57,10 @@ consume_one() {
     case $2 in
         chained)
             file=$(script narad_one_chained <<SQL
-SELECT receipt AS last, value FROM narad.consume_bytes('bench_topic', ack => string_to_array(:last, ' ')) \\gset
+SELECT '{' || receipt || '}' AS last, value FROM narad.consume_bytes('bench_topic', ack => (:last)::text[]) \\gset
 SQL
             )
-            options="-D last="
+            options="-D last={}"
             ;;
         *)
             file=$(script narad_one <<SQL
