@@ -1,0 +1,46 @@
+# A heap table of a topic's columns, no index: the floor for writing.  With a
+# primary key, in bench_keyed: the ceiling for reading.
+
+contestant_defaults
+
+load() {
+    query >/dev/null <<SQL
+SET client_min_messages = warning;
+DROP TABLE IF EXISTS bench_keyed;
+CREATE TABLE bench_keyed (id bigint PRIMARY KEY, value bytea NOT NULL);
+INSERT INTO bench_keyed SELECT i, value FROM generate_series(1, $1) i JOIN bench_values ON n = i % 1000;
+VACUUM ANALYZE bench_keyed;
+CHECKPOINT;
+SQL
+}
+
+# read BATCH CLIENTS MESSAGES: ranges of the primary key, messages a second
+read_ranges() {
+    local file
+    file=$(script heap_read <<SQL
+\\set first random(1, $(($3 - $1)))
+SELECT array_agg(id) AS ids, sum(length(value)) AS bytes
+FROM bench_keyed WHERE id BETWEEN :first AND :first + $1 - 1 \\gset
+SQL
+    )
+    times "$(rate "$file" "$2")" "$1"
+}
+
+produce() {
+    local value
+    value=$(query -c "SELECT value FROM bench_values WHERE n = 1")
+    query >/dev/null <<SQL
+SET client_min_messages = warning;
+DROP TABLE IF EXISTS bench_shape, bench_heap;
+SELECT FROM narad.create_topic('bench_shape', value_type => 'bytea');
+CREATE TABLE bench_heap (LIKE bench_shape) USING heap;
+DROP TABLE bench_shape;
+CHECKPOINT;
+SQL
+    {
+        echo "INSERT INTO bench_heap (value) VALUES"
+        yes "('$value')," | head -n "$(($1 - 1))"
+        echo "('$value');"
+    } | script heap_insert >/dev/null
+    times "$(rate "$scratch/heap_insert.sql" "$2")" "$1"
+}

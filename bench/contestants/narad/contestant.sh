@@ -1,0 +1,90 @@
+# A topic of bytea values.  Plain acknowledgements: a crash may bring back those of
+# the last second; transactional ones are flushed with their commit.
+
+contestant_defaults
+
+# load MESSAGES PARTITIONS: once; afterwards the group goes back to the start.
+load() {
+    local name="$1 $2"
+    if [ "$(cat "$scratch/narad.loaded" 2>/dev/null)" = "$name" ]; then
+        query -c "SELECT narad.seek_to_time('bench_topic', 'default', '-infinity')" >/dev/null
+        return
+    fi
+    query >/dev/null <<SQL
+SET client_min_messages = warning;
+DROP TABLE IF EXISTS bench_topic;
+SELECT FROM narad.create_topic('bench_topic', partitions => $2, value_type => 'bytea',
+    max_in_flight => 100000, max_acked_ahead => 100000);
+INSERT INTO bench_topic (partition, value)
+    SELECT i % $2, value FROM generate_series(1, $1) i JOIN bench_values ON n = i % 1000;
+CHECKPOINT;
+SQL
+    echo "$name" >"$scratch/narad.loaded"
+}
+
+# consume BATCH CLIENTS plain|chained|transactional: messages a second
+consume() {
+    local file options=
+    case $3 in
+        chained)
+            file=$(script narad_chained <<SQL
+SELECT array_agg(receipt) AS last, sum(length(value)) AS bytes
+FROM narad.consume_bytes('bench_topic', $1, ack => (:last)::text[]) \\gset
+SQL
+            )
+            options="-D last={}"
+            ;;
+        *)
+            file=$(script narad_consume <<SQL
+SELECT array_agg(receipt) AS receipts, sum(length(value)) AS bytes
+FROM narad.consume_bytes('bench_topic', $1) \\gset
+SELECT narad.ack(:receipts);
+SQL
+            )
+            ;;
+    esac
+    if [ "$3" = transactional ]; then
+        query -c "ALTER DATABASE postgres SET narad.ack_mode = transactional"
+    fi
+    times "$(rate "$file" "$2" $options)" "$1"
+    query -c "ALTER DATABASE postgres RESET narad.ack_mode"
+}
+
+# consume_one CLIENTS plain|chained: the same with a message at a time, whose
+# receipt and value travel as they are.
+consume_one() {
+    local file options=
+    case $2 in
+        chained)
+            file=$(script narad_one_chained <<SQL
+SELECT '{' || receipt || '}' AS last, value FROM narad.consume_bytes('bench_topic', ack => (:last)::text[]) \\gset
+SQL
+            )
+            options="-D last={}"
+            ;;
+        *)
+            file=$(script narad_one <<SQL
+SELECT receipt, value FROM narad.consume_bytes('bench_topic') \\gset
+SELECT narad.ack(:receipt);
+SQL
+            )
+            ;;
+    esac
+    rate "$file" "$1" $options
+}
+
+# produce BATCH CLIENTS: messages a second
+produce() {
+    local value
+    value=$(query -c "SELECT value FROM bench_values WHERE n = 1")
+    query -c "TRUNCATE bench_topic" -c CHECKPOINT
+    rm -f "$scratch/narad.loaded"
+    if [ "$1" = 1 ]; then
+        echo "SELECT narad.produce_bytes('bench_topic', '$value');"
+    else
+        echo "SELECT count(*) FROM narad.produce_batch_bytes('bench_topic', ARRAY["
+        yes "'$value'," | head -n "$(($1 - 1))"
+        echo "'$value']::bytea[]);"
+    fi | script narad_produce >/dev/null
+    times "$(rate "$scratch/narad_produce.sql" "$2")" "$1"
+}

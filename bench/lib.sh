@@ -1,0 +1,169 @@
+# Shell functions that the workloads share; sourced by bench/run.
+
+bench=$root/bench
+seconds=${BENCH_SECONDS:-5}
+pairs=${BENCH_PAIRS:-5}
+rows=${BENCH_ROWS:-100000}
+
+query() {
+    as_user env $(server_env "$scratch/server") "$bin/psql" -XAtq -v ON_ERROR_STOP=1 "$@"
+}
+
+cleanup() {
+    local name
+    for name in $started; do
+        run "$name" shut_down || true
+    done
+    server_stop "$bin" "$scratch/server" immediate || true
+    rm -rf "$scratch"
+}
+
+# Installs Debian packages, unless they are there.
+need_packages() {
+    local package
+    for package in "$@"; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q '^install ok installed$' ||
+            DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "$package" \
+                </dev/null >/dev/null 2>&1 || die "could not install $package"
+    done
+}
+
+start() {
+    "$root/test/setup.sh"
+    pick_user
+    make_scratch
+    install_variant plain "$scratch/plain"
+    bin=$scratch/plain$("$PG_CONFIG" --bindir)
+    started=
+    trap cleanup EXIT
+    server_init "$bin" "$scratch/server" "fsync = on" "synchronous_commit = on" \
+        "shared_buffers = 1GB" "max_wal_size = 8GB" "checkpoint_timeout = 1h" \
+        "autovacuum = off" "narad.memory_limit = 256MB" "max_connections = 650" \
+        "max_prepared_transactions = 10"
+    server_start "$bin" "$scratch/server"
+    query >/dev/null <<SQL
+CREATE EXTENSION narad;
+-- A thousand values of 1,000 bytes that do not compress.
+CREATE TABLE bench_values AS
+    SELECT i AS n, substr(string_agg(sha512((i * 16 + k)::text::bytea), ''), 1, 1000) AS value
+    FROM generate_series(0, 999) i, generate_series(1, 16) k GROUP BY i;
+ALTER TABLE bench_values ADD PRIMARY KEY (n);
+SQL
+}
+
+# run CONTESTANT FUNCTION [ARG...]
+run() (
+    contestant=$bench/contestants/$1
+    . "$contestant/contestant.sh"
+    shift
+    "$@"
+)
+
+# The contestant's own server, or extension: once.
+enlist() {
+    case " $started " in
+        *" $1 "*) ;;
+        *)
+            started="$started $1"
+            run "$1" start_up
+            ;;
+    esac
+}
+
+# What a contestant need not have.
+contestant_defaults() {
+    start_up() { :; }
+    shut_down() { :; }
+}
+
+# script NAME: standard input as a script for pgbench; prints its path.
+script() {
+    cat >"$scratch/$1.sql"
+    chmod 644 "$scratch/$1.sql"
+    echo "$scratch/$1.sql"
+}
+
+# rate SCRIPT CLIENTS [OPTION...]: transactions a second.
+rate() {
+    local file=$1 clients=$2
+    shift 2
+    as_user env $(server_env "$scratch/server") "$bin/pgbench" -n -M prepared -T "$seconds" \
+        -c "$clients" -j "$clients" -f "$file" "$@" 2>&1 |
+        awk '/^tps/ { print $3 } /ERROR|error|aborted/ { print > "/dev/stderr" }'
+}
+
+# times A B: the product of two numbers
+times() {
+    awk -v a="$1" -v b="$2" 'BEGIN { print a * b }'
+}
+
+seconds_of() {
+    local start=$EPOCHREALTIME
+    "$@" >/dev/null
+    awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }'
+}
+
+# Median, smallest and largest of the numbers on standard input.
+median() {
+    sort -g | awk '{ v[NR] = $1 } END {
+        m = NR % 2 ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2
+        printf "%.4g %.4g %.4g\n", m, v[1], v[NR] }'
+}
+
+# row WHAT AGAINST A B RATIO TARGET: a line of the table
+row() {
+    printf '| %s | %s | %s | %s | %s | %s |\n' "$@" | tee -a "$scratch/table"
+}
+
+# compare WHAT AGAINST TARGET "A..." "B...": runs the two commands, each of which
+# prints a number of which more is better, in turn, and puts the median of A / B,
+# with its spread, into the table.
+compare() {
+    local what=$1 against=$2 target=$3 a b
+    rm -f "$scratch/pairs"
+    for _ in $(seq "$pairs"); do
+        a=$($4)
+        b=$($5)
+        echo "$a $b" >>"$scratch/pairs"
+    done
+    set -- $(awk '{ print $1 / $2 }' "$scratch/pairs" | median)
+    row "$what" "$against" "$(awk '{ print $1 }' "$scratch/pairs" | median | cut -d ' ' -f 1)" \
+        "$(awk '{ print $2 }' "$scratch/pairs" | median | cut -d ' ' -f 1)" \
+        "$1 ($2 to $3, $pairs)" "$target"
+}
+
+lsn() {
+    query -c "SELECT pg_current_wal_insert_lsn() - '0/0'"
+}
+
+# CPU time of all server processes so far, those that have ended included, ms.
+server_cpu() {
+    local postmaster
+    postmaster=$(head -n 1 "$scratch/server/data/postmaster.pid")
+    cat /proc/[0-9]*/stat 2>/dev/null | sed 's/(.*)/x/' |
+        awk -v p="$postmaster" -v hz="$(getconf CLK_TCK)" \
+            '$4 == p || $1 == p { t += $14 + $15 } $1 == p { t += $16 + $17 } END { print t * 1000 / hz }'
+}
+
+end_session() {
+    query -c "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '$1'" >/dev/null
+    while [ "$(query -c "SELECT count(*) FROM pg_stat_activity WHERE application_name = '$1'")" -gt 0 ]; do sleep 0.2; done
+}
+
+# hold_open NAME STATEMENTS: a session that does them and stays as it then is;
+# end_session NAME ends it.
+hold_open() {
+    { printf '%s\n' "$2"; sleep 100000; } |
+        as_user env $(server_env "$scratch/server") PGAPPNAME="$1" "$bin/psql" -XAtq >/dev/null 2>&1 &
+    while [ "$(query -c "SELECT count(*) FROM pg_stat_activity WHERE application_name = '$1'
+        AND state = 'idle in transaction'")" = 0 ]; do sleep 0.1; done
+}
+
+# Compiles a client in C, once; prints its path.
+client() {
+    local source=$1 program
+    shift
+    program=$scratch/$(basename "$source" .c)
+    [ -e "$program" ] || gcc -O2 -Wall -o "$program" "$source" "$@" -lpthread
+    echo "$program"
+}

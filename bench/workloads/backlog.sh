@@ -1,0 +1,71 @@
+# The rates do not depend on how much lies there, nor on what is leased or not due.
+
+# backlog_topic NAME MESSAGES
+backlog_topic() {
+    query >/dev/null <<SQL
+SELECT FROM narad.create_topic('$1', value_type => 'bytea', max_in_flight => 2000000, max_acked_ahead => 100000);
+INSERT INTO $1 (value) SELECT substr(value, 1, 100)
+    FROM generate_series(1, $2) i JOIN bench_values ON n = i % 1000;
+CHECKPOINT;
+SQL
+}
+
+# backlog_rate TOPIC BATCH: consume + ack of a thousand batches at most
+backlog_rate() {
+    local file
+    query -c "SELECT narad.seek_to_time('$1', 'default', '-infinity')" >/dev/null
+    file=$(script backlog <<SQL
+SELECT coalesce(array_agg(receipt), '{}') AS receipts FROM narad.consume_bytes('$1', $2) \\gset
+SELECT narad.ack(:receipts);
+SQL
+    )
+    as_user env $(server_env "$scratch/server") "$bin/pgbench" -n -M prepared -c 1 -t $((1000 / $2)) -f "$file" 2>&1 |
+        awk '/^tps/ { print $3 } /ERROR|aborted/ { print > "/dev/stderr" }'
+}
+
+# call_times TOPIC: how often consume can be called to get a message that comes
+# now, once a group stands behind what was there; calls/s
+call_rate() {
+    local file
+    file=$(script visible <<SQL
+SELECT count(*) FROM narad.produce_bytes('$1', 'x');
+SELECT receipt FROM narad.consume_bytes('$1') \\gset
+SELECT narad.ack(:receipt);
+SQL
+    )
+    # The consume alone: its mean latency in ms.
+    as_user env $(server_env "$scratch/server") PGOPTIONS='-c synchronous_commit=off' \
+        "$bin/pgbench" -n -M prepared -c 1 -t 2000 -r -f "$file" 2>&1 |
+        awk '/consume_bytes/ { print 1000 / $1 } /ERROR|aborted/ { print > "/dev/stderr" }'
+}
+
+bench_backlog() {
+    local batch n
+    query -c "SET client_min_messages = warning" -c "DROP TABLE IF EXISTS back_1k, back_1m, back_10m, back_leased, back_delayed, back_none"
+    backlog_topic back_1k 1000
+    backlog_topic back_1m 1000000
+    backlog_topic back_10m 10000000
+    for batch in 1 100; do
+        compare "consume + ack at $batch, backlog of 1 M (100 B)" "backlog of 1 k" 0.95 \
+            "backlog_rate back_1m $batch" "backlog_rate back_1k $batch"
+        compare "consume + ack at $batch, backlog of 10 M" "backlog of 1 k" 0.95 \
+            "backlog_rate back_10m $batch" "backlog_rate back_1k $batch"
+    done
+    query -c "DROP TABLE back_1k, back_1m, back_10m"
+
+    backlog_topic back_none 0
+    backlog_topic back_leased 1000000
+    query -c "SELECT count(*) FROM generate_series(1, 100), narad.consume_bytes('back_leased', 10000, visibility_timeout => '1 hour')"
+    compare "calls/s of consume(1), one visible behind 1 M leased" "a topic without them" "0.67 (1.5 x the time)" \
+        "call_rate back_leased" "call_rate back_none"
+    query -c "DROP TABLE back_leased"
+    query >/dev/null <<SQL
+SELECT FROM narad.create_topic('back_delayed', value_type => 'bytea', max_in_flight => 2000000, max_acked_ahead => 100000);
+SELECT FROM generate_series(1, 100), narad.produce_batch_bytes('back_delayed',
+    array_fill('\\x00'::bytea, ARRAY[10000]), deliver_after => '1 day');
+SELECT count(*) FROM narad.consume_bytes('back_delayed');
+SQL
+    compare "the same, behind 1 M delayed" "the same" "0.67 (1.5 x the time)" \
+        "call_rate back_delayed" "call_rate back_none"
+    query -c "DROP TABLE back_delayed, back_none"
+}

@@ -1,0 +1,58 @@
+# What a call of narad costs beside the cheapest calls there are.
+
+two_calls() {
+    run narad load 800000 8
+    times 2 "$(run narad consume_one 8 plain)"
+}
+
+one_call() {
+    run narad load 800000 8
+    run narad consume_one 8 chained
+}
+
+consume_100() {
+    run narad load 800000 8
+    run narad consume 100 1 plain
+}
+
+# A transaction with an effect of one row, with the queue or without.
+effect() {
+    local file
+    if [ "$1" = queue ]; then
+        run narad load 800000 8
+        file=$(script effect_queue <<SQL
+BEGIN;
+SELECT receipt, msg_offset FROM narad.consume_bytes('bench_topic') \\gset
+INSERT INTO bench_effect VALUES (:msg_offset);
+SELECT narad.ack(:receipt);
+COMMIT;
+SQL
+        )
+    else
+        file=$(script effect_bare <<SQL
+BEGIN;
+INSERT INTO bench_effect VALUES (1);
+COMMIT;
+SQL
+        )
+    fi
+    query -c "TRUNCATE bench_effect"
+    rate "$file" "$2"
+}
+
+bench_calls() {
+    local clients
+    run narad load 800000 8
+    enlist call
+    compare "consume(1), then ack, 8 clients, calls/s" "SELECT 1" 0.6 two_calls "run call select_one 8"
+    compare "the same" "a function that returns such a row" 0.7 two_calls "run call stub 8"
+    compare "consume(1, ack => last), 8 clients, messages/s" "SELECT 1" 0.5 one_call "run call select_one 8"
+    run heap load 100000
+    compare "consume(100) + ack, 1 client, messages/s" "ranges of 100 of a primary key" 0.8 \
+        consume_100 "run heap read_ranges 100 1 100000"
+    query -c "CREATE TABLE IF NOT EXISTS bench_effect (msg_offset bigint)"
+    for clients in 1 8; do
+        compare "consume(1), an effect of one row, ack, a transaction, $clients clients, transactions/s" \
+            "the same without the queue" 0.7 "effect queue $clients" "effect bare $clients"
+    done
+}
