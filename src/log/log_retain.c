@@ -369,7 +369,7 @@ typedef struct PeekState
 	const NaradRetainPolicy *policy;
 	bool		drops_settled;
 	int			npartitions;
-	int64	   *nbytes;			/* sealed, by partition */
+	int64	   *nbytes;			/* by partition; of open ones at most */
 	TimestampTz next;
 } PeekState;
 
@@ -392,26 +392,30 @@ peek_entry(const NaradSegmentEntry *entry, const NaradSegmentRef *ref,
 {
 	PeekState  *peek = arg;
 	const NaradRetainPolicy *policy = peek->policy;
+	bool		is_sealed = entry->state == NARAD_SEGMENT_SEALED;
 	TimestampTz due = DT_NOEND;
+	int64	   *nbytes;
+	bool		has_others;
 
-	if (entry->partition >= peek->npartitions)
+	if (entry->partition >= peek->npartitions ||
+		(!is_sealed && entry->state != NARAD_SEGMENT_OPEN))
 		return;
-	if (entry->state == NARAD_SEGMENT_OPEN)
+	nbytes = &peek->nbytes[entry->partition];
+	has_others = *nbytes > 0;
+	*nbytes += (int64) BLCKSZ * (is_sealed ? entry->pages_used :
+								 entry->pages_prepared);
+	if (is_sealed)
+		due = time_after(age_from(entry), policy->retention);
+	else
 	{
 		due = first_time(peek, ref);
 		if (due != DT_NOEND)
 			due = time_after(due, sealing_age(policy));
 	}
-	else if (entry->state == NARAD_SEGMENT_SEALED)
-	{
-		int64	   *nbytes = &peek->nbytes[entry->partition];
-
-		*nbytes += (int64) entry->pages_used * BLCKSZ;
-		due = time_after(age_from(entry), policy->retention);
-		if (peek->drops_settled ||
-			(policy->retention_bytes > 0 && *nbytes > policy->retention_bytes))
-			due = policy->now;
-	}
+	if ((is_sealed && peek->drops_settled) ||
+		((is_sealed || has_others) && policy->retention_bytes > 0 &&
+		 *nbytes > policy->retention_bytes))
+		due = policy->now;
 	peek->next = Min(peek->next, due);
 }
 

@@ -273,6 +273,18 @@ ok(poll_until('what nobody uses is dropped', sub {
 	'what is old goes though nobody has used the topic since the start');
 is(bounds($node, 'unused'), '1000|1000', 'and its offsets stay');
 
+# By bytes, of which most lie in the segment that is open.
+$node->safe_psql('postgres', q{SELECT narad.create_topic('mostly_open', segment_size => '256kB'); SELECT fill('mostly_open', 16 * 8 + 20 * 8);});
+is(one_value($node, q{SELECT string_agg(state, ' ' ORDER BY segment_no) FROM narad.segments WHERE topic = 'mostly_open'::regclass AND state <> 'spare'}),
+	'sealed sealed open', 'two small segments and one of which much is used');
+$node->safe_psql('postgres', q{SELECT narad_test.stop_arm('retain-begun'); SELECT narad.alter_topic('mostly_open', retention_bytes => 150000);});
+$node->safe_psql('postgres', q{SELECT narad_test.stop_wait('retain-begun'); SELECT pg_current_xact_id();});
+$node->stop('immediate');
+$node->start;
+ok(poll_until('the limit is kept', sub {
+	one_value($node, q{SELECT messages FROM narad.topics WHERE topic = 'mostly_open'::regclass}) < 16 * 8 + 20 * 8 }),
+	'a limit that is exceeded with the open segment is kept after a crash, though nobody uses the topic');
+
 # ------------------------------------------------------------- promotion
 
 $node->safe_psql('postgres', q{
