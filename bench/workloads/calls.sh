@@ -47,9 +47,9 @@ bench_calls() {
     compare "consume(1), then ack, 8 clients, calls/s" "SELECT 1" 0.6 two_calls "run call select_one 8"
     compare "the same" "a function that returns such a row" 0.7 two_calls "run call stub 8"
     compare "consume(1, ack => last), 8 clients, messages/s" "SELECT 1" 0.5 one_call "run call select_one 8"
-    run heap load 100000
+    run heap load 800000
     compare "consume(100) + ack, 1 client, messages/s" "ranges of 100 of a primary key" 0.8 \
-        consume_100 "run heap read_ranges 100 1 100000"
+        consume_100 "run heap read_ranges 100"
     query -c "CREATE TABLE IF NOT EXISTS bench_effect (msg_offset bigint)"
     for clients in 1 8; do
         compare "consume(1), an effect of one row, ack, a transaction, $clients clients, transactions/s" \

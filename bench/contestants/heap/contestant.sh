@@ -14,16 +14,17 @@ CHECKPOINT;
 SQL
 }
 
-# read BATCH CLIENTS MESSAGES: ranges of the primary key, messages a second
+# read_ranges BATCH: one range of the primary key after the other, each read once as
+# a consumer does, by one client, messages a second
 read_ranges() {
     local file
     file=$(script heap_read <<SQL
-\\set first random(1, $(($3 - $1)))
 SELECT array_agg(id) AS ids, sum(length(value)) AS bytes
 FROM bench_keyed WHERE id BETWEEN :first AND :first + $1 - 1 \\gset
+\\set first :first + $1
 SQL
     )
-    times "$(rate "$file" "$2")" "$1"
+    times "$(rate "$file" 1 -D first=1)" "$1"
 }
 
 produce() {
