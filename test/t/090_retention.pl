@@ -61,6 +61,16 @@ sub bounds
 	return one_value($where, sprintf($bounds, $topic));
 }
 
+# Who frees a topic is held at the point, and all of it is dropped.  The worker may
+# be held there, too, and sooner, for another topic.
+sub wait_until_dropped
+{
+	my ($topic, $end) = @_;
+	$node->safe_psql('postgres', q{SELECT narad_test.stop_wait('retain-freed')});
+	ok(poll_until('all is dropped', sub { bounds($node, $topic) eq "$end|$end" }), 'all is dropped');
+	return;
+}
+
 # What is there is right, whole, and in its place.
 sub is_sound
 {
@@ -98,8 +108,7 @@ ok(poll_until('the acks are written', sub {
 my $s = narad_session($node);
 $node->safe_psql('postgres', q{SELECT narad_test.stop_arm('retain-freed')});
 $s->send(q{CALL drop_all('crash')});
-$node->safe_psql('postgres', q{SELECT narad_test.stop_wait('retain-freed')});
-is(bounds($node, 'crash'), '3000|3000', 'all is dropped');
+wait_until_dropped('crash', 3000);
 crash_and_start();
 is(bounds($node, 'crash'), '3000|3000', 'a crash after that: the partition knows its end');
 is(one_value($node, q{SELECT msg_offset FROM narad.produce('crash', to_jsonb('3000.'::text))}), 3000, 'and goes on there');
@@ -299,7 +308,8 @@ ok(poll_until('the acks are written', sub {
 $s = narad_session($node);
 $node->safe_psql('postgres', q{SELECT narad_test.stop_arm('retain-freed')});
 $s->send(q{CALL drop_all('promoted')});
-$node->safe_psql('postgres', q{SELECT narad_test.stop_wait('retain-freed'); SELECT pg_current_xact_id()});
+wait_until_dropped('promoted', 2000);
+$node->safe_psql('postgres', q{SELECT pg_current_xact_id()});
 $node->wait_for_catchup($standby);
 $node->stop('immediate');
 $standby->promote;
