@@ -935,17 +935,24 @@ static void
 make_blocks(Relation rel, BlockNumber recycled, BlockNumber from,
 			BlockNumber to)
 {
-	SMgrRelation smgr;
+	BlockNumber first = Max(from, recycled);
 	BlockNumber nblocks;
 	BlockNumber block;
 
 	NARAD_FAIL("write-zeros");	/* as if the disk were full */
 	LockRelationForExtension(rel, ExclusiveLock);
-	smgr = RelationGetSmgr(rel);
-	nblocks = smgrnblocks(smgr, MAIN_FORKNUM);
-	for (block = Max(from, recycled); block < Min(nblocks, to); block++)
-		NaradFileWriteZeros(smgr, block);
-	NaradFileExtend(smgr, Max(from, nblocks), to);
+	nblocks = smgrnblocks(RelationGetSmgr(rel), MAIN_FORKNUM);
+
+	/*
+	 * What lies there may be needed again: by pg_rewind, which fetches what is
+	 * named; and after a crash, unless the WAL by which it was freed is on
+	 * disk.
+	 */
+	if (first < Min(nblocks, to))
+		XLogFlush(NaradXLogBlocksGo(rel, first, Min(nblocks, to)));
+	for (block = first; block < Min(nblocks, to); block++)
+		NaradFileWriteZeros(RelationGetSmgr(rel), block);
+	NaradFileExtend(RelationGetSmgr(rel), Max(from, nblocks), to);
 	UnlockRelationForExtension(rel, ExclusiveLock);
 }
 
@@ -1431,7 +1438,7 @@ NaradSegmentTruncate(Relation rel, NaradLogTopic *topic, uint32 slot)
 		}
 		UnlockReleaseBuffer(update.buffer);
 	}
-	NaradXLogBlocksGo(rel, end, RelationGetNumberOfBlocks(rel));
+	(void) NaradXLogBlocksGo(rel, end, RelationGetNumberOfBlocks(rel));
 	RelationTruncate(rel, end);
 }
 

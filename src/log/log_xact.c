@@ -194,6 +194,7 @@ void
 NaradLogDatabaseMoves(Oid database)
 {
 	moved_database = database;
+	NaradLogFilesMayGo();
 }
 
 /*

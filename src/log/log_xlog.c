@@ -225,22 +225,23 @@ NaradXLogFreezeSegment(Relation rel, Buffer buffer, int index, uint16 flags,
 /*
  * NaradXLogBlocksGo
  *
- * Names blocks [from, to), which are about to be cut off, in the WAL.  Core's
- * record of that names none, and the file may grow again by pages of zeros that
- * no record names, as extending it is not logged.  Where pg_rewind takes this
- * server back to a moment at which they had records, it has to fetch them from
- * the other server, and it fetches what is named.  To replay these records of
- * core's, without images, is to do nothing.  The caller has the relation locked
- * in AccessExclusive mode.
+ * Names blocks [from, to), which are about to be cut off or to be written over
+ * with zeros, in the WAL.  Core's record of the former names none, and zeros are
+ * not logged.  Where pg_rewind takes this server back to a moment at which they
+ * had records, it has to fetch them from the other server, and it fetches what
+ * is named.  To replay these records of core's, without images, is to do
+ * nothing.  The caller keeps away whoever could use the blocks.  Returns what
+ * has to be flushed before they go; InvalidXLogRecPtr if nothing is logged.
  */
-void
+XLogRecPtr
 NaradXLogBlocksGo(Relation rel, BlockNumber from, BlockNumber to)
 {
 	static PGAlignedBlock nothing;	/* without an image nobody looks at it */
 	BlockNumber block = from;
+	XLogRecPtr	lsn = InvalidXLogRecPtr;
 
 	if (!RelationNeedsWAL(rel))
-		return;
+		return lsn;
 	XLogEnsureRecordSpace(XLR_MAX_BLOCK_ID, 0);
 	while (block < to)
 	{
@@ -252,8 +253,9 @@ NaradXLogBlocksGo(Relation rel, BlockNumber from, BlockNumber to)
 		for (id = 0; id <= XLR_MAX_BLOCK_ID && block < to; id++)
 			XLogRegisterBlock(id, &locator, MAIN_FORKNUM, block++,
 							  nothing.data, REGBUF_NO_IMAGE);
-		(void) XLogInsert(RM_XLOG_ID, XLOG_FPI_FOR_HINT);
+		lsn = XLogInsert(RM_XLOG_ID, XLOG_FPI_FOR_HINT);
 	}
+	return lsn;
 }
 
 /* Adds the items of an append record to its page. */

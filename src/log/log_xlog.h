@@ -121,7 +121,8 @@ extern void NaradXLogFreezeSegment(Relation rel, Buffer buffer, int index,
 								   TransactionId horizon);
 
 /* Names blocks [from, to), about to be cut off, for pg_rewind. */
-extern void NaradXLogBlocksGo(Relation rel, BlockNumber from, BlockNumber to);
+extern XLogRecPtr NaradXLogBlocksGo(Relation rel, BlockNumber from,
+									BlockNumber to);
 
 extern void NaradXLogRedo(XLogReaderState *record);
 extern void NaradXLogDesc(StringInfo buf, XLogReaderState *record);

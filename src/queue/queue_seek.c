@@ -139,6 +139,8 @@ NaradGroupSeekToTime(Relation rel, NaradRelInfo *info, const char *name,
 	NARAD_STOP("seek-begun");
 	for (i = 0; i < npartitions; i++)
 	{
+		/* Each is flushed, so this may take its time. */
+		CHECK_FOR_INTERRUPTS();
 		if (shards[i] == NULL)
 			continue;
 		move_shard(&seek, shards[i], targets[i]);

@@ -326,6 +326,7 @@ serve_waiter(NaradWaitPart *part, NaradWaiter *waiter, int partition,
 		put_hold(part, &waiter->group->wait, waiter->hold, partition, chain);
 		waiter->hold = NULL;
 	}
+	pg_write_barrier();			/* who reads the state may read the others */
 	pg_atomic_write_u32(&waiter->state, WAITER_SERVED);
 	set_latch_of(waiter);
 }
@@ -661,7 +662,7 @@ NaradWaitEndHolds(NaradGroup *group, int partition, int ntaken, bool dry)
 	int			left = ntaken;
 	dlist_mutable_iter iter;
 
-	if (*(volatile int *) &wait->nholds == 0)
+	if (*(volatile int *) &wait->nholds == 0 || (ntaken <= 0 && !dry))
 		return;
 	part = part_of_group(group);
 	LWLockAcquire(&part->lock, LW_EXCLUSIVE);
@@ -670,6 +671,8 @@ NaradWaitEndHolds(NaradGroup *group, int partition, int ntaken, bool dry)
 		NaradToken *hold = dlist_container(NaradToken, node, iter.cur);
 		bool		is_here = hold->partition == partition;
 
+		if (left <= 0 && !dry)
+			break;
 		if (!hold->is_held || (hold->partition >= 0 && !is_here) ||
 			(left <= 0 && !(dry && is_here)))
 			continue;

@@ -216,7 +216,8 @@ is_clients_select(const ReturnSetInfo *rsinfo)
 /*
  * The call is going to sleep: what it acknowledges is settled now, if the
  * transaction consists of nothing else.  It then ends with the statement, even
- * if the client has sent more to follow in a pipeline.
+ * if the client has sent more to follow in a pipeline; but not if the client
+ * asked for so few of its rows that there may be more of them.
  */
 static void
 settle_early(FunctionCallInfo fcinfo)
