@@ -125,7 +125,7 @@ consume_narad(PGconn *conn)
 	char		last[200] = "{}";
 
 	prepare(conn, "SELECT value, receipt FROM narad.consume('bench_wait', "
-			"wait => '2 s', ack => $1::text[])");
+			"wait => '60 s', ack => $1::text[])");
 	__sync_fetch_and_add(&nready, 1);
 	while (nreceived < count)
 	{

@@ -1,4 +1,4 @@
-# Sessions that wait: what they cost, how soon they are woken, and redelivery.
+# What sessions that wait cost, beside as many that are idle.
 
 # clients N SCRIPT RUNS: sessions of one process, in the background.
 clients() {
@@ -31,10 +31,8 @@ cpu_of() {
 }
 
 bench_wait() {
-    local idle waiting a b again
-    query -c "SET client_min_messages = warning" -c "DROP TABLE IF EXISTS bench_idle, bench_again, bench_late"
-    query -c "SELECT narad.create_topic('bench_idle'), narad.create_topic('bench_again')" \
-        -c "CREATE UNLOGGED TABLE bench_late (ms double precision)" >/dev/null
+    local idle waiting a b
+    query -c "SELECT narad.create_topic('bench_idle')" >/dev/null
     idle=$(echo "\\sleep 120 s" | script idle)
     waiting=$(echo "SELECT narad.consume('bench_idle', wait => '60 s');" | script waiting)
     rm -f "$scratch/pairs"
@@ -46,17 +44,4 @@ bench_wait() {
     row "600 sessions in 20 s, CPU time of the server, ms" "600 idle sessions" \
         "$(awk '{ print $1 }' "$scratch/pairs" | median)" "$(awk '{ print $2 }' "$scratch/pairs" | median)" \
         "difference $(awk '{ print $1 - $2 }' "$scratch/pairs" | median)" "50 ms more at most"
-    again=$(script again <<SQL
-SELECT expires_at FROM narad.leases WHERE topic = 'bench_again'::regclass \\gset
-INSERT INTO bench_late SELECT extract(epoch FROM clock_timestamp() - :'expires_at'::timestamptz) * 1000
-FROM narad.consume('bench_again', wait => '60 s', visibility_timeout => '50 ms');
-SQL
-    )
-    query -c "SELECT count(*) FROM narad.produce('bench_again', '1')" \
-        -c "SELECT count(*) FROM narad.consume('bench_again', visibility_timeout => '50 ms')" >/dev/null
-    clients 1 "$again" 300
-    wait "$clients_pid" || true
-    row "redelivery after the lease's end, 300 times, p50 and p99, ms" "" "$(query -c "SELECT format('%s, %s',
-        round(percentile_cont(0.5) WITHIN GROUP (ORDER BY ms)::numeric, 2),
-        round(percentile_cont(0.99) WITHIN GROUP (ORDER BY ms)::numeric, 2)) FROM bench_late")" "" "" "p99 10"
 }
