@@ -944,8 +944,8 @@ make_blocks(Relation rel, BlockNumber recycled, BlockNumber from,
 	nblocks = smgrnblocks(RelationGetSmgr(rel), MAIN_FORKNUM);
 
 	/*
-	 * What lies there may be needed again: by pg_rewind, which fetches what is
-	 * named; and after a crash, unless the WAL by which it was freed is on
+	 * What lies there may be needed again: by pg_rewind, which fetches what
+	 * is named; and after a crash, unless the WAL by which it was freed is on
 	 * disk.
 	 */
 	if (first < Min(nblocks, to))
