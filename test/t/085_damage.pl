@@ -72,16 +72,7 @@ sub edit
 sub flip_bits { substr($_[0], 100, 8) ^= "\xff" x 8; return; }
 sub zero { $_[0] = "\0" x 8192; return; }
 
-# SQLSTATE and rows of a statement in a session of its own.
-sub try
-{
-	my ($sql) = @_;
-	my $s = narad_session($node);
-	my $state = $s->try("SET client_min_messages = error; $sql") // 'connection lost';
-	my @rows = map { join('|', @$_) } @{ $s->{rows} };
-	$s->quit;
-	return ($state, @rows);
-}
+sub try { return try_once($node, @_); }
 
 sub findings { my (undef, @rows) = try("SELECT * FROM narad.verify('$_[0]') ORDER BY block, partition"); return @rows; }
 

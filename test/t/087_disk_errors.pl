@@ -16,51 +16,19 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use NaradDisk;
 use NaradTest;
-
-my $inputs = $ENV{NARAD_INPUTS} || "$FindBin::RealBin/../..";
-my $dir = PostgreSQL::Test::Utils::tempdir_short;
-my $library = "$dir/fail_io.so";
-my $control = "$dir/fail_io.now";
-
-plan skip_all => 'fails calls by their names on Linux' unless $^O eq 'linux';
-plan skip_all => 'needs a C compiler'
-  if system('cc', '-O2', '-shared', '-fPIC', '-o', $library, "$inputs/test/fail_io/fail_io.c", '-ldl') != 0;
 
 my $node = narad_node('disk', streaming => 1, conf => [
 	'autovacuum = off', "wal_consistency_checking = 'narad'", 'shared_buffers = 8MB',
 	'wal_keep_size = 256MB' ]);
-{
-	local $ENV{LD_PRELOAD} = $library;
-	local $ENV{FAIL_IO} = $control;
-	$node->start;
-}
+start_on_disk($node);
 $node->safe_psql('postgres', 'CREATE EXTENSION narad; CREATE TABLE effect (n int);');
 create_helpers($node);
 
 my %errno = (ENOSPC => [ 28, '53100' ], EIO => [ 5, '58030' ]);
 
-# From now on calls fail for the file of a topic, or work again.
-sub break_disk
-{
-	my ($errno, $kind, $t) = @_;
-	my $path = one_value($node, "SELECT pg_relation_filepath('$t')");
-	append_to_file("$control.new", "$errno{$errno}[0] $kind /$path\n");
-	rename("$control.new", $control) or die $!;
-	return;
-}
-
-sub mend_disk { unlink($control) or die $!; return; }
-
-sub try
-{
-	my ($sql) = @_;
-	my $s = narad_session($node);
-	my $state = $s->try("SET client_min_messages = error; $sql") // 'connection lost';
-	my @rows = map { join('|', @$_) } @{ $s->{rows} };
-	$s->quit;
-	return ($state, @rows);
-}
+sub try { return try_once($node, @_); }
 
 sub fails
 {
@@ -85,7 +53,7 @@ sub is_sound
 
 # Does the library do what the rest relies on?
 $node->safe_psql('postgres', 'CREATE TABLE plain (t text); INSERT INTO plain SELECT repeat(md5(i::text), 50) FROM generate_series(1, 100) i;');
-break_disk('ENOSPC', 'extend', 'plain');
+break_disk($node, $errno{ENOSPC}[0], 'extend', 'plain');
 fails('ENOSPC', q{INSERT INTO plain SELECT repeat(md5(i::text), 50) FROM generate_series(1, 5000) i}, 'a table cannot grow');
 mend_disk();
 
@@ -96,7 +64,7 @@ foreach my $errno ('ENOSPC', 'EIO')
 	$node->safe_psql('postgres', "SELECT narad.create_topic('other_$errno')");
 
 	# From the first byte on: block 0, the directory, pages of segments.
-	break_disk($errno, 'extend', $t);
+	break_disk($node, $errno{$errno}[0], 'extend', $t);
 	fails($errno, "SELECT * FROM narad.produce('$t', '1', partition => 0)", 'a first message');
 	fails($errno, "SELECT * FROM narad.consume('$t')", 'a first consume');
 	works("SELECT count(*) FROM $t", 0, "$errno: nothing is there");
@@ -107,7 +75,7 @@ foreach my $errno ('ENOSPC', 'EIO')
 	is_sound($t, "$errno, the first");
 
 	# Pages that were prepared are used up; then it is over.
-	break_disk($errno, 'extend', $t);
+	break_disk($node, $errno{$errno}[0], 'extend', $t);
 	my $s = narad_session($node);
 	my ($nput, $state) = (1, '00000');
 	while ($nput < 1000)
@@ -139,7 +107,7 @@ foreach my $errno ('ENOSPC', 'EIO')
 	# A group's first state page: the ack and what it is atomic with fail
 	# together (I5).
 	$node->safe_psql('postgres', "SELECT narad.create_group('$t', 'g' || i) FROM generate_series(1, 6) i");
-	break_disk($errno, 'extend', $t);
+	break_disk($node, $errno{$errno}[0], 'extend', $t);
 	my $failed = 0;
 	foreach my $i (1 .. 40)
 	{
@@ -165,7 +133,7 @@ foreach my $errno ('ENOSPC', 'EIO')
 
 	# What is in the way cannot be written out: an error at most, and once the
 	# disk is mended a checkpoint has all.
-	break_disk($errno, 'write', $t);
+	break_disk($node, $errno{$errno}[0], 'write', $t);
 	foreach my $sql ("SELECT count(*) FROM $t", "INSERT INTO $t (partition, value) SELECT 1, nt.msg('w' || i, 1, 900) FROM generate_series(1, 1500) i",
 		"SELECT count(*) FROM narad.consume('$t', 1000)")
 	{
@@ -187,7 +155,7 @@ do
 } while ($filler->value(q{SELECT count(*) FILTER (WHERE state = 'sealed') < 9 OR count(*) FILTER (WHERE state = 'spare') > 0
 	FROM narad.segments WHERE topic = 'filled'::regclass}) eq 't');
 $filler->quit;
-break_disk('ENOSPC', 'extend', 'filled');
+break_disk($node, $errno{ENOSPC}[0], 'extend', 'filled');
 fails('ENOSPC', "INSERT INTO filled (value) SELECT nt.msg('g' || i, 1, 900) FROM generate_series(1, 1000) i", 'the disk is full');
 $node->safe_psql('postgres', "SELECT narad.alter_topic('filled', retention => '1 ms')");
 works("SELECT count(*) FROM narad.apply_retention('filled')", 1, 'retention works on a full disk');
@@ -252,15 +220,7 @@ damage('s_meta', 0, $flip);
 damage('s_state', 0x4e06, $flip);
 $standby->start;
 
-sub standby_try
-{
-	my ($sql) = @_;
-	my $s = narad_session($standby);
-	my $state = $s->try("SET client_min_messages = error; $sql") // 'connection lost';
-	my @rows = map { join('|', @$_) } @{ $s->{rows} };
-	$s->quit;
-	return join('/', $state, @rows);
-}
+sub standby_try { return join('/', try_once($standby, @_)); }
 
 foreach my $t (qw(s_data s_zeros))
 {

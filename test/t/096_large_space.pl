@@ -15,25 +15,13 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use NaradDisk;
 use NaradTest;
-
-my $inputs = $ENV{NARAD_INPUTS} || "$FindBin::RealBin/../..";
-my $dir = PostgreSQL::Test::Utils::tempdir_short;
-my $library = "$dir/fail_io.so";
-my $control = "$dir/fail_io.now";
-
-plan skip_all => 'fails calls by their names on Linux' unless $^O eq 'linux';
-plan skip_all => 'needs a C compiler'
-  if system('cc', '-O2', '-shared', '-fPIC', '-o', $library, "$inputs/test/fail_io/fail_io.c", '-ldl') != 0;
 
 my $node = narad_node('room', conf => [
 	'autovacuum = off', 'shared_buffers = 32MB', 'max_wal_size = 2GB', "wal_consistency_checking = 'narad'",
 	"narad.max_message_size = '64MB'" ]);
-{
-	local $ENV{LD_PRELOAD} = $library;
-	local $ENV{FAIL_IO} = $control;
-	$node->start;
-}
+start_on_disk($node);
 $node->safe_psql('postgres', q{
 CREATE EXTENSION narad;
 CREATE TABLE expected (topic text, part int, msg_offset bigint, len int, hash text);
@@ -50,14 +38,7 @@ sub produce_sql
 	  . " INSERT INTO expected SELECT '$t', $part, msg_offset, $kb * 1024, md5(blob('$seed', $kb)) FROM p";
 }
 
-sub try
-{
-	my ($sql) = @_;
-	my $s = narad_session($node);
-	my $state = $s->try($sql) // 'connection lost';
-	$s->quit;
-	return $state;
-}
+sub try { return (try_once($node, @_))[0]; }
 
 # What is there is what was committed.
 sub is_whole
@@ -72,17 +53,6 @@ sub is_whole
 	return;
 }
 
-sub break_disk
-{
-	my ($errno, $kind, $t) = @_;
-	my $path = one_value($node, "SELECT pg_relation_filepath('$t')");
-	append_to_file("$control.new", "$errno $kind /$path\n");
-	rename("$control.new", $control) or die $!;
-	return;
-}
-
-sub mend_disk { unlink($control) or die $!; return; }
-
 # ------------------------------------------------------------ reserving room
 
 foreach my $case ([ 28, '53100', 'disk_full' ], [ 5, '58030', 'disk_broken' ], [ 95, '00000', 'disk_unable' ])
@@ -91,7 +61,7 @@ foreach my $case ([ 28, '53100', 'disk_full' ], [ 5, '58030', 'disk_broken' ], [
 	$node->safe_psql('postgres', "SELECT narad.create_topic('$t', segment_size => '1MB', value_type => 'bytea')");
 	$node->safe_psql('postgres', produce_sql($t, 0, 'first', 100));
 	my $size = one_value($node, "SELECT pg_relation_size('$t')");
-	break_disk($errno, 'reserve', $t);
+	break_disk($node, $errno, 'reserve', $t);
 	is(try(produce_sql($t, 0, "no $_", 2000)), $state, "$t: room for a large record") foreach (1 .. 5);
 	is(try("SELECT count(*) FROM $t"), '00000', "$t: readers go on");
 	mend_disk();

@@ -9,6 +9,8 @@
 
 #include <signal.h>
 
+#include "lib/pairingheap.h"
+
 #define WEAK __attribute__((weak))
 
 WEAK void
@@ -75,3 +77,28 @@ ProcessInterrupts(void)
 }
 
 WEAK volatile sig_atomic_t InterruptPending = false;
+
+/*
+ * The server's pairing heap, replaced by a sorted list: what is tested is its
+ * use.
+ */
+WEAK void
+pairingheap_add(pairingheap *heap, pairingheap_node *node)
+{
+	pairingheap_node **link = &heap->ph_root;
+
+	while (*link != NULL && heap->ph_compare(*link, node, NULL) >= 0)
+		link = &(*link)->next_sibling;
+	node->next_sibling = *link;
+	*link = node;
+}
+
+WEAK void
+pairingheap_remove(pairingheap *heap, pairingheap_node *node)
+{
+	pairingheap_node **link = &heap->ph_root;
+
+	while (*link != node)
+		link = &(*link)->next_sibling;
+	*link = node->next_sibling;
+}

@@ -12,20 +12,10 @@
 
 #define MODEL_SIZE 5000
 
-static uint64 seed = 88172645463325252;
 static int	nallocated = 0;
 static int	allowed = PG_INT32_MAX; /* allocations before memory is out */
 static NaradDue model[MODEL_SIZE];
 static int	nmodel = 0;
-
-static uint64
-next_random(void)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return seed;
-}
 
 void *
 NaradAlloc(Size size)

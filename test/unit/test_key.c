@@ -28,7 +28,6 @@ typedef enum ModelState
 
 int			MyProcPid = 1;
 
-static uint64 seed;
 static int	nallocated = 0;
 static bool memory_fails = false;
 static int	nfailing = 0;		/* of ten allocations */
@@ -44,15 +43,6 @@ static int	place_of[MAX_OFFSETS];	/* ... and where each is there */
 static int	nout;
 static int	nsettled;
 static int	nwrong;
-
-static uint64
-next_random(void)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return seed;
-}
 
 static bool
 out_of_memory(void)
@@ -87,29 +77,6 @@ void
 NaradShardMadeAvailable(NaradShard *given, uint64 n, bool chain)
 {
 	navailable += n;
-}
-
-/* The server's pairing heap, replaced by a sorted list: what is tested is its
- * use. */
-void
-pairingheap_add(pairingheap *heap, pairingheap_node *node)
-{
-	pairingheap_node **link = &heap->ph_root;
-
-	while (*link != NULL && heap->ph_compare(*link, node, NULL) >= 0)
-		link = &(*link)->next_sibling;
-	node->next_sibling = *link;
-	*link = node;
-}
-
-void
-pairingheap_remove(pairingheap *heap, pairingheap_node *node)
-{
-	pairingheap_node **link = &heap->ph_root;
-
-	while (*link != node)
-		link = &(*link)->next_sibling;
-	*link = node->next_sibling;
 }
 
 static uint64

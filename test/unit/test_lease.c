@@ -21,20 +21,10 @@ typedef struct ModelEntry
 	uint64		returned_at;	/* place in the FIFO */
 } ModelEntry;
 
-static uint64 seed;
 static int	nallocated = 0;
 static int	allowed = PG_INT32_MAX; /* allocations before memory is out */
 static ModelEntry model[MODEL_SIZE];
 static uint64 returned_clock = 0;
-
-static uint64
-next_random(void)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return seed;
-}
 
 void *
 NaradAlloc(Size size)
@@ -52,31 +42,6 @@ NaradFree(void *ptr)
 	if (ptr != NULL)
 		nallocated--;
 	free(ptr);
-}
-
-/*
- * The server's pairing heap, replaced by a sorted list: what is tested is its
- * use.
- */
-void
-pairingheap_add(pairingheap *heap, pairingheap_node *node)
-{
-	pairingheap_node **link = &heap->ph_root;
-
-	while (*link != NULL && heap->ph_compare(*link, node, NULL) >= 0)
-		link = &(*link)->next_sibling;
-	node->next_sibling = *link;
-	*link = node;
-}
-
-void
-pairingheap_remove(pairingheap *heap, pairingheap_node *node)
-{
-	pairingheap_node **link = &heap->ph_root;
-
-	while (*link != node)
-		link = &(*link)->next_sibling;
-	*link = node->next_sibling;
 }
 
 static bool

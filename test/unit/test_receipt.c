@@ -10,17 +10,6 @@
 #include "queue/queue_receipt.h"
 #include "unit.h"
 
-static uint64 seed;
-
-static uint64
-next_random(void)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return seed;
-}
-
 /* The system's, replaced: the first nonce of a batch is 0, and not given. */
 bool
 pg_strong_random(void *buf, size_t len)

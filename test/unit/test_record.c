@@ -17,17 +17,6 @@
 #include "log/log_record.h"
 #include "unit.h"
 
-static uint64 seed;
-
-static uint64
-next_random(void)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return seed;
-}
-
 /*
  * The server's, replaced: a row is so many bytes of a pattern, with nulls in
  * every other column if there are any.

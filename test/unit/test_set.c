@@ -21,7 +21,6 @@ void		NaradFree(void *ptr);
 
 static int	allocated = 0;
 static int	until_failure = -1;
-static uint64 random_state;
 static bool model[SPACE];
 
 void *
@@ -46,10 +45,7 @@ NaradFree(void *ptr)
 static uint64
 draw(uint64 below)
 {
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return random_state % below;
+	return next_random() % below;
 }
 
 /* Near a chunk's edge more often than not. */
@@ -276,9 +272,9 @@ main(int argc, char **argv)
 	int			round;
 	bool		good = true;
 
-	random_state = argc > 1 ? strtoull(argv[1], NULL, 10) :
+	seed = argc > 1 ? strtoull(argv[1], NULL, 10) :
 		(uint64) time(NULL) * 2654435761 + 1;
-	printf("# seed " UINT64_FORMAT "\n", random_state);
+	printf("# seed " UINT64_FORMAT "\n", seed);
 
 	test_empty();
 	test_runs();

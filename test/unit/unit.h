@@ -1,6 +1,6 @@
 /*
  * unit.h
- *		The few lines a unit test needs: ok() and done().
+ *		The few lines a unit test needs: ok(), done() and random numbers.
  */
 #ifndef UNIT_H
 #define UNIT_H
@@ -23,6 +23,18 @@ unit_ok(bool cond, const char *name, const char *file, int line)
 	}
 	fflush(stdout);
 	return cond;
+}
+
+/* Random numbers that a seed makes the same again; any seed but 0. */
+static uint64 seed = 88172645463325252;
+
+static inline uint64
+next_random(void)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return seed;
 }
 
 /* main() ends with "return done();". */

@@ -14,7 +14,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-our @EXPORT = qw(narad_node narad_session poll_until one_value create_helpers
+our @EXPORT = qw(narad_node narad_session poll_until one_value try_once create_helpers
   log_is_clean logs_are_clean start_after_kill topic_hash sql_array
   create_work work_is_exact all_findings);
 
@@ -61,6 +61,17 @@ sub one_value
 {
 	my ($node, $sql, $db) = @_;
 	return $node->safe_psql($db || 'postgres', $sql);
+}
+
+# SQLSTATE and rows of a statement in a session of its own.
+sub try_once
+{
+	my ($node, $sql) = @_;
+	my $s = narad_session($node);
+	my $state = $s->try("SET client_min_messages = error; $sql") // 'connection lost';
+	my @rows = map { join('|', @$_) } @{ $s->{rows} };
+	$s->quit;
+	return ($state, @rows);
 }
 
 # Starts a server whose postmaster was killed, as soon as its processes are gone.
