@@ -83,13 +83,55 @@ script() {
     echo "$scratch/$1.sql"
 }
 
-# rate SCRIPT CLIENTS [OPTION...]: transactions a second.
+# PostgreSQL's pgbench on the bench's server.
+clients() {
+    as_user env $(server_env "$scratch/server") "$bin/pgbench" -n -M prepared "$@" 2>&1
+}
+
+# The transactions a second that pgbench reports; its errors go to our own.
+reported_rate() {
+    awk '/^tps/ { print $3 } /ERROR|error|aborted/ { print > "/dev/stderr" }'
+}
+
+# rate SCRIPT CLIENTS [OPTION...]: transactions a second, in $seconds
 rate() {
     local file=$1 clients=$2
     shift 2
-    as_user env $(server_env "$scratch/server") "$bin/pgbench" -n -M prepared -T "$seconds" \
-        -c "$clients" -j "$clients" -f "$file" "$@" 2>&1 |
-        awk '/^tps/ { print $3 } /ERROR|error|aborted/ { print > "/dev/stderr" }'
+    clients -T "$seconds" -c "$clients" -j "$clients" -f "$file" "$@" | reported_rate
+}
+
+# rate_of SCRIPT RUNS: transactions a second of one client that does so many
+rate_of() {
+    clients -c 1 -t "$2" -f "$1" | reported_rate
+}
+
+# settle_all TOPIC [GROUP]: one session consumes and acknowledges all there is,
+# a hundred a transaction.
+settle_all() {
+    query <<SQL
+DO \$\$
+DECLARE
+    receipts text[];
+BEGIN
+    LOOP
+        SELECT array_agg(receipt) INTO receipts
+        FROM narad.consume_bytes('$1', 100, consumer_group => '${2:-default}');
+        EXIT WHEN receipts IS NULL;
+        PERFORM narad.ack(receipts);
+        COMMIT;
+    END LOOP;
+END \$\$;
+SQL
+}
+
+# until_true CONDITION: waits until it is so; fails after a minute.
+until_true() {
+    local n
+    for n in $(seq 600); do
+        [ "$(query -c "SELECT $1")" != t ] || return 0
+        sleep 0.1
+    done
+    die "a minute has passed, and it is not so: $1"
 }
 
 # times A B: the product of two numbers
@@ -147,16 +189,18 @@ server_cpu() {
 
 end_session() {
     query -c "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '$1'" >/dev/null
-    while [ "$(query -c "SELECT count(*) FROM pg_stat_activity WHERE application_name = '$1'")" -gt 0 ]; do sleep 0.2; done
+    until_true "NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = '$1')"
 }
 
 # hold_open NAME STATEMENTS: a session that does them and stays as it then is;
-# end_session NAME ends it.
+# end_session NAME, or the end of this shell, ends it.  One a shell.
 hold_open() {
-    { printf '%s\n' "$2"; sleep 100000; } |
-        as_user env $(server_env "$scratch/server") PGAPPNAME="$1" "$bin/psql" -XAtq >/dev/null 2>&1 &
-    while [ "$(query -c "SELECT count(*) FROM pg_stat_activity WHERE application_name = '$1'
-        AND state = 'idle in transaction'")" = 0 ]; do sleep 0.1; done
+    mkfifo "$scratch/$1"
+    as_user env $(server_env "$scratch/server") PGAPPNAME="$1" "$bin/psql" -XAtq <"$scratch/$1" >/dev/null 2>&1 &
+    exec 7>"$scratch/$1"
+    rm "$scratch/$1"
+    printf '%s\n' "$2" >&7
+    until_true "EXISTS (SELECT FROM pg_stat_activity WHERE application_name = '$1' AND state = 'idle in transaction')"
 }
 
 # Compiles a client in C, once; prints its path.

@@ -19,12 +19,11 @@ SELECT coalesce(array_agg(receipt), '{}') AS receipts FROM narad.consume_bytes('
 SELECT narad.ack(:receipts);
 SQL
     )
-    as_user env $(server_env "$scratch/server") "$bin/pgbench" -n -M prepared -c 1 -t $((1000 / $2)) -f "$file" 2>&1 |
-        awk '/^tps/ { print $3 } /ERROR|aborted/ { print > "/dev/stderr" }'
+    rate_of "$file" $((1000 / $2))
 }
 
-# call_times TOPIC: how often consume can be called to get a message that comes
-# now, once a group stands behind what was there; calls/s
+# call_rate TOPIC: calls a second of the consume alone that gets a message which
+# comes now.  That is durable by then, so that the call has not to flush it.
 call_rate() {
     local file
     file=$(script visible <<SQL
@@ -33,10 +32,9 @@ SELECT receipt FROM narad.consume_bytes('$1') \\gset
 SELECT narad.ack(:receipt);
 SQL
     )
-    # The consume alone: its mean latency in ms.
-    as_user env $(server_env "$scratch/server") PGOPTIONS='-c synchronous_commit=off' \
-        "$bin/pgbench" -n -M prepared -c 1 -t 2000 -r -f "$file" 2>&1 |
-        awk '/consume_bytes/ { print 1000 / $1 } /ERROR|aborted/ { print > "/dev/stderr" }'
+    # Its mean latency is in ms.
+    clients -c 1 -t 2000 -r -f "$file" |
+        awk '/^ .*consume_bytes/ { print 1000 / $1 } /ERROR|error|aborted/ { print > "/dev/stderr" }'
 }
 
 bench_backlog() {

@@ -2,7 +2,7 @@
 
 # deliveries GROUPS: per second of the server's CPU time, each group consuming all
 deliveries() {
-    local before after g
+    local before after g pids=
     query >/dev/null <<SQL
 SET client_min_messages = warning;
 DROP TABLE IF EXISTS bench_groups;
@@ -13,23 +13,10 @@ CHECKPOINT;
 SQL
     before=$(server_cpu)
     for g in $(seq "$1"); do
-        query <<SQL &
-DO \$\$
-DECLARE
-    receipts text[];
-BEGIN
-    LOOP
-        SELECT array_agg(receipt) INTO receipts FROM narad.consume_bytes('bench_groups', 100, consumer_group => 'g$g');
-        EXIT WHEN receipts IS NULL;
-        PERFORM narad.ack(receipts);
-        COMMIT;
-    END LOOP;
-END \$\$;
-SQL
-        pids="${pids:-} $!"
+        settle_all bench_groups "g$g" &
+        pids="$pids $!"
     done
     wait $pids
-    pids=
     after=$(server_cpu)
     awk -v n="$1" -v a="$before" -v b="$after" 'BEGIN { print n * 100000 / (b - a) * 1000 }'
 }

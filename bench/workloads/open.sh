@@ -3,7 +3,7 @@
 
 # pass [OPEN]: messages a second, until one consumer has settled them all
 pass() {
-    local producer start
+    local producer start pid
     query >/dev/null <<SQL
 SET client_min_messages = warning;
 DROP TABLE IF EXISTS bench_pass;
@@ -21,7 +21,8 @@ SQL
 INSERT INTO bench_pass (value) SELECT value FROM bench_values WHERE n < 100;
 SQL
     )
-    as_user env $(server_env "$scratch/server") "$bin/pgbench" -n -M prepared -c 2 -j 2 -t 1000 -f "$producer" >/dev/null 2>&1 &
+    clients -c 2 -j 2 -t 1000 -f "$producer" >/dev/null &
+    pid=$!
     start=$EPOCHREALTIME
     query <<SQL
 DO \$\$
@@ -38,12 +39,12 @@ BEGIN
 END \$\$;
 SQL
     awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { print 200000 / (b - a) }'
-    wait $!
+    wait "$pid"
     [ -z "${1:-}" ] || end_session bench_open
 }
 
 bench_open() {
-    query -c "CREATE TABLE IF NOT EXISTS bench_effect (msg_offset bigint)"
+    query -c "SET client_min_messages = warning" -c "CREATE TABLE IF NOT EXISTS bench_effect (msg_offset bigint)"
     compare "200,000 messages through a partition, a snapshot held open, messages/s" "without" 0.95 "pass snapshot" pass
     compare "the same, a producer idle in its transaction" "without" 0.95 "pass producer" pass
     compare "the same, a consumer idle in its transaction after an ack" "without" 0.95 "pass acker" pass

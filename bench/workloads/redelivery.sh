@@ -14,7 +14,7 @@ INSERT INTO bench_again_late SELECT extract(epoch FROM clock_timestamp() - (:exp
 FROM narad.consume('bench_again', wait => '60 s', visibility_timeout => '50 ms');
 SQL
     )
-    as_user env $(server_env "$scratch/server") "$bin/pgbench" -n -M prepared -c 1 -t 300 -f "$file" >/dev/null 2>&1
+    clients -c 1 -t 300 -f "$file" >/dev/null
     row "redelivery after the lease's end, $(query -c 'SELECT count(*) FROM bench_again_late') times, p50 and p99, ms" "" \
         "$(query -c "SELECT format('%s, %s',
             round(percentile_cont(0.5) WITHIN GROUP (ORDER BY ms)::numeric, 2),

@@ -9,7 +9,7 @@ look_at_size() {
 # Ten gigabytes through a partition that keeps 256 MB of them, while one session
 # consumes and acknowledges; then all is settled and cleaned up, and at rest.
 bench_retention() {
-    local gigabytes=${BENCH_GIGABYTES:-10} producers consumers
+    local gigabytes=${BENCH_GIGABYTES:-10} producers consumers largest looks before size
     query >/dev/null <<SQL
 SET client_min_messages = warning;
 DROP TABLE IF EXISTS bench_keep;
@@ -22,10 +22,9 @@ SQL
 SELECT count(a) FROM (SELECT coalesce(array_agg(receipt), '{}') AS receipts
     FROM narad.consume_bytes('bench_keep', 1000, wait => '100 ms')) c, narad.try_ack(receipts) a;
 SQL
-    as_user env $(server_env "$scratch/server") "$bin/pgbench" -n -c 1 -T 100000 -f "$scratch/settle.sql" >/dev/null 2>&1 &
+    clients -c 1 -T 100000 -f "$scratch/settle.sql" >/dev/null &
     consumers=$!
-    as_user env $(server_env "$scratch/server") "$bin/pgbench" -n -c 2 -j 2 -t $((gigabytes * 537)) \
-        -f "$scratch/keep.sql" >/dev/null 2>&1 &
+    clients -c 2 -j 2 -t $((gigabytes * 537)) -f "$scratch/keep.sql" >/dev/null &
     producers=$!
     look_at_size &
     wait "$producers"
@@ -34,11 +33,11 @@ SQL
     query -c "SELECT format('retention: %s MB in %s messages passed; at most %s MB of file in %s looks, bound %s MB; lost to the group %s',
         round(end_offset * 1000 / 1048576.0), end_offset, round($largest / 1048576.0, 1), $looks, 256 + 4 * 16,
         (SELECT sum(lost_to_retention) FROM narad.groups WHERE topic = 'bench_keep'::regclass)) FROM narad.offsets('bench_keep')"
-    while [ "$(query -c "SELECT sum(end_offset - 1 - frontier) FROM narad.groups WHERE topic = 'bench_keep'::regclass")" != 0 ]; do sleep 0.5; done
+    until_true "sum(end_offset - 1 - frontier) = 0 FROM narad.groups WHERE topic = 'bench_keep'::regclass"
     end_session pgbench
     wait "$consumers" || true
     query -c "SELECT narad.alter_topic('bench_keep', cleanup => 'settled')" >/dev/null
-    sleep 5
+    until_true "count(*) <= 2 FROM narad.segments WHERE topic = 'bench_keep'::regclass"
     query -c "SELECT format('retention: all settled: %s segments, %s MB', count(*), round(pg_table_size('bench_keep') / 1048576.0, 1))
         FROM narad.segments WHERE topic = 'bench_keep'::regclass"
     before=$(lsn)

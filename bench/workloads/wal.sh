@@ -13,20 +13,8 @@ CHECKPOINT;
 SQL
     before=$(lsn)
     query -c "\copy copy_topic (value) FROM '$scratch/copy.1000'"
-    query >/dev/null <<SQL
-DO \$\$
-DECLARE
-    receipts text[];
-BEGIN
-    LOOP
-        SELECT array_agg(receipt) INTO receipts FROM narad.consume_bytes('copy_topic', 100);
-        EXIT WHEN receipts IS NULL;
-        PERFORM narad.ack(receipts);
-        COMMIT;
-    END LOOP;
-END \$\$;
-SELECT pg_sleep(3);
-SQL
+    settle_all copy_topic
+    until_true "sum(unpersisted_ranges) = 0 FROM narad.groups WHERE topic = 'copy_topic'::regclass"
     after=$(lsn)
     row "WAL of COPY, consume, plain ack, bytes per byte of value" "the values" \
         "$(awk -v w=$((after - before)) -v b=$((rows * 1000)) 'BEGIN { printf "%.3f", w / b }')" 1 "" "1.15 at most"

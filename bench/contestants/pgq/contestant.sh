@@ -47,7 +47,5 @@ SELECT array_agg(ev_id) AS ids, sum(length(ev_data)) AS bytes FROM pgq.get_batch
 SELECT pgq.finish_batch(:batch);
 SQL
     )
-    seconds=
-    times "$(as_user env $(server_env "$scratch/server") "$bin/pgbench" -n -M prepared -c 1 \
-        -t $(($1 / 500 - 2)) -f "$file" 2>&1 | awk '/^tps/ { print $3 } /ERROR|aborted/ { print > "/dev/stderr" }')" 500
+    times "$(rate_of "$file" $(($1 / 500 - 2)))" 500
 }
