@@ -15,7 +15,25 @@ cleanup() {
         run "$name" shut_down || true
     done
     server_stop "$bin" "$scratch/server" immediate || true
+    [ "$huge_pages" = off ] || echo "$huge_pages_before" >"$huge_pages_file"
     rm -rf "$scratch"
+}
+
+# Huge pages for the server's shared memory, as PostgreSQL's manual advises for so
+# much of it, if the machine lets us; given back at the end.
+reserve_huge_pages() {
+    local needed
+    huge_pages=off
+    huge_pages_file=/proc/sys/vm/nr_hugepages
+    [ "${BENCH_HUGE_PAGES:-on}" = on ] && [ -w "$huge_pages_file" ] || return 0
+    huge_pages_before=$(cat "$huge_pages_file")
+    needed=$(as_user "$bin/postgres" -D "$scratch/server/data" -C shared_memory_size_in_huge_pages 2>/dev/null)
+    huge_pages=on
+    echo $((huge_pages_before + needed)) >"$huge_pages_file"
+    if [ "$(awk '/^HugePages_Free/ { print $2 }' /proc/meminfo)" -lt "$needed" ]; then
+        echo "$huge_pages_before" >"$huge_pages_file"
+        huge_pages=off
+    fi
 }
 
 # Installs Debian packages, unless they are there.
@@ -35,11 +53,15 @@ start() {
     install_variant plain "$scratch/plain"
     bin=$scratch/plain$("$PG_CONFIG" --bindir)
     started=
+    huge_pages=off
     trap cleanup EXIT
     server_init "$bin" "$scratch/server" "fsync = on" "synchronous_commit = on" \
         "shared_buffers = 1GB" "max_wal_size = 8GB" "checkpoint_timeout = 1h" \
         "autovacuum = off" "narad.memory_limit = 256MB" "max_connections = 650" \
         "max_prepared_transactions = 10"
+    reserve_huge_pages
+    echo "huge_pages = $huge_pages" >>"$scratch/server/data/postgresql.conf"
+    say "huge pages: $huge_pages"
     server_start "$bin" "$scratch/server"
     query >/dev/null <<SQL
 CREATE EXTENSION narad;
