@@ -350,7 +350,7 @@ narad_extend(PG_FUNCTION_ARGS)
 		null_receipt();
 	parse_receipt_or_error(PG_GETARG_DATUM(0), &receipt);
 	PG_RETURN_TIMESTAMPTZ(extend_lease(&target, &receipt,
-									  extend_timeout(fcinfo)));
+									   extend_timeout(fcinfo)));
 }
 
 Datum
