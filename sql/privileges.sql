@@ -76,11 +76,20 @@ SELECT (SELECT count(*) FROM narad.topics WHERE topic = 'priv_topic'::regclass) 
 -- A receipt is of no use without UPDATE.
 RESET ROLE;
 CREATE TABLE receipts AS SELECT receipt FROM narad.consume('priv_topic', 2);
-GRANT SELECT ON receipts TO PUBLIC;
+SELECT narad.create_topic('priv_own');
+SELECT count(*) FROM narad.produce_array('priv_own', '[1, 2]');
+CREATE TABLE own AS SELECT receipt FROM narad.consume('priv_own', 2);
+GRANT SELECT, UPDATE ON priv_own TO regress_narad_user;
+GRANT SELECT ON receipts, own TO PUBLIC;
 SET ROLE regress_narad_user;
 SELECT pg_temp.attempt(format('SELECT narad.%s(%L)', f, receipt))
 FROM unnest(ARRAY['ack', 'nack', 'extend']) f, (SELECT min(receipt) FROM receipts) r (receipt);
 SELECT pg_temp.attempt(format('SELECT * FROM narad.try_ack(ARRAY[%L])', min(receipt))) FROM receipts;
+-- Neither is it between receipts that are.
+SELECT pg_temp.attempt(format('SELECT narad.ack(%L::text[])', ARRAY[(SELECT min(receipt) FROM own),
+	(SELECT min(receipt) FROM receipts), (SELECT max(receipt) FROM own)]));
+SELECT in_flight FROM narad.groups WHERE topic = 'priv_own'::regclass;
+SELECT narad.ack(ARRAY(SELECT receipt FROM own));
 
 -- SELECT and UPDATE: consume and settle, with anybody's receipts.
 RESET ROLE;
