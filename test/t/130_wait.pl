@@ -262,13 +262,13 @@ my $nmoved = 0;
 ok(poll_until('the queue grows', sub {
 	$one->rows("SELECT * FROM narad.consume('idle', notify => '$channel')");
 	$two->rows("SELECT narad.produce('idle', '1')");
-	$nmoved += $one->rows("SELECT * FROM narad.consume('idle', 10)");
+	$nmoved += $two->value("SELECT count(*) FROM narad.consume('idle', 10)");
 	return $one->value('SELECT pg_notification_queue_usage() > 0') eq 't' }),
 	'a listener idle in his transaction keeps notifications, and producers and consumers go on');
 is(one_value($node, "SELECT end_offset FROM narad.partitions WHERE topic = 'idle'::regclass"), $nmoved,
 	'... with each message');
-$idle->rows('COMMIT');
-ok(notified($idle, $channel), '... and is notified when it ends');
+my @told = grep { $_->[0] =~ /^Asynchronous notification "$channel"/ } $idle->rows('COMMIT');
+ok(@told || notified($idle, $channel), '... and is notified when it ends');
 
 # A NOTIFY that fails is tried again, and nothing waits for it.
 SKIP:
