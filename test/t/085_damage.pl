@@ -208,7 +208,8 @@ $node->safe_psql('postgres', "SELECT narad.ack(array_agg(receipt)) FROM narad.co
 send_to_sleep();
 $node->safe_psql('postgres', "SELECT narad.seek('asleep', 'default', 0, 24)");
 ok(poll_until('they are skipped', sub { ndamaged() eq '16 2' }), 'asleep: where nothing follows, they are skipped');
-is(one_value($node, "SELECT count(*) FROM narad.waiters"), 2, 'asleep: and both sleep on');
+ok(poll_until('both wait', sub { one_value($node, 'SELECT count(*) FROM narad.waiters') == 2 }),
+	'asleep: and both sleep on');
 $node->safe_psql('postgres', "SELECT narad.produce('asleep', '1') FROM generate_series(1, 2)");
 is(awake(), '40.1 41.1', 'asleep: and are served with what comes');
 $_->quit foreach @sleepers;

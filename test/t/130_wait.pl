@@ -374,6 +374,10 @@ foreach my $call (@calls)
 	$node->{_pid} = undef;
 	start_after_kill($node, @pids);
 }
+produce('ends');
+is(one_value($node, "SELECT msg_offset, deliveries FROM narad.consume('ends', 10)"), '0|1',
+	'after all these ends a message goes to who asks');
+is(one_value($node, 'SELECT count(*) FROM narad.leases'), '1', '... and that is the only lease');
 
 # Without any worker.
 $node->append_conf('postgresql.conf', 'max_worker_processes = 1');
