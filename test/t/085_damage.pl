@@ -181,7 +181,8 @@ foreach my $t ('bits', 'zeros')
 my @sleepers = map { narad_session($node) } (0, 1);
 sub send_to_sleep
 {
-	$_->send("SELECT msg_offset, deliveries FROM narad.consume('asleep', wait => '60 s')") foreach @sleepers;
+	$_->send("WITH m AS MATERIALIZED (SELECT * FROM narad.consume('asleep', wait => '60 s'))"
+		  . ' SELECT msg_offset, deliveries FROM m, narad.try_ack(ARRAY[m.receipt])') foreach @sleepers;
 	return ok(poll_until('two wait', sub { one_value($node, 'SELECT count(*) FROM narad.waiters') == 2 }),
 		'asleep: two wait');
 }
@@ -212,6 +213,8 @@ ok(poll_until('both wait', sub { one_value($node, 'SELECT count(*) FROM narad.wa
 	'asleep: and both sleep on');
 $node->safe_psql('postgres', "SELECT narad.produce('asleep', '1') FROM generate_series(1, 2)");
 is(awake(), '40.1 41.1', 'asleep: and are served with what comes');
+is(one_value($node, "SELECT frontier, in_flight FROM narad.groups WHERE topic = 'asleep'::regclass"), '41|0',
+	'asleep: and nothing is left open');
 $_->quit foreach @sleepers;
 is((try("SELECT count(*) FROM zeros_open"))[0], 'XX001', 'zeros_open: a scan is an error');
 is((try("SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;"
