@@ -61,6 +61,20 @@ sub state_of
 	return $s->try($sql) // 'connection lost';
 }
 
+# What a session is told of, by so many notifications, after a statement.
+sub told
+{
+	my ($s, $sql, $n) = @_;
+	my $told = '';
+
+	poll_until('notifications', sub {
+		$s->rows($sql);
+		$sql = 'SELECT';
+		$told .= join("\n", map { join('|', @$_) } @{ $s->{rows} }) . "\n";
+		return (() = $told =~ /Asynchronous notification/g) >= $n });
+	return $told;
+}
+
 my %encodings = (
 	latin1 => [ 'LATIN1', '\xe9e4ff' ],
 	ascii => [ 'SQL_ASCII', '\xe9e4ff' ],
@@ -99,14 +113,16 @@ foreach my $db (sort keys %encodings)
 	$s->rows(q{SELECT narad.pause_group(topic('t'), called('h'))});
 	is($s->value(q{SELECT count(*) FROM narad.consume(topic('t'), consumer_group => called('h'))}), 0, "$db: one of them is paused");
 	is(state_of($s, q{SELECT narad.consume(topic('t'), consumer_group => called('i'))}), '42704', "$db: a third there is not");
-	$s->rows(q{SELECT narad.ack(array_agg(receipt)) FROM got});
-	is($s->value(q{SELECT value = to_jsonb(called('once')) FROM narad.consume(topic('t'), 10, consumer_group => called('g')) WHERE narad.ack(receipt) IS NOT NULL}),
-		't', "$db: after an ack it does");
+	# (In transactions that write, so that no crash undoes it.)
+	$s->rows(q{CREATE TABLE acked AS SELECT accepted FROM narad.try_ack((SELECT array_agg(receipt) FROM got))});
+	is($s->value(q{SELECT value = to_jsonb(called('once')) FROM narad.consume(topic('t'), 10, consumer_group => called('g'))}), 't',
+		"$db: after an ack it does");
 
-	# A dead letter: names and reason are in its headers; a long one is cut between
-	# characters.
+	# A dead letter, appended by an INSERT: names and reason are in its headers; a long
+	# one is cut between characters.
 	$s->rows(q{SELECT narad.create_topic(topic('l'));
 		SELECT narad.create_topic(topic('m'), max_deliveries => 1, dead_letter_topic => topic('l'));
+		DO $$ BEGIN EXECUTE format('ALTER TABLE %s ADD %I text DEFAULT odd(), ADD CHECK (key IS NULL)', topic('l'), called('c')); END $$;
 		SELECT narad.create_group(topic('m'), called('g'));
 		SELECT narad.produce_batch(topic('m'), '{1,2}', headers => ARRAY[jsonb_build_object(called('h'), called('w')), to_jsonb(odd())]);
 		SELECT narad.nack(receipt, reason => called('r') || repeat(odd() || '-', 200)) FROM narad.consume(topic('m'), 2, consumer_group => called('g'))});
@@ -146,13 +162,7 @@ foreach my $db (sort keys %encodings)
 	$s->rows(q{DO $$ BEGIN EXECUTE format('LISTEN %I', called('C')); EXECUTE 'LISTEN "MixedCase"'; END $$});
 	$s->rows(qq{SELECT narad.consume(topic('y2'), notify => $_)}) foreach (q{called('C')}, q{'MixedCase'});
 	my $name = pack('H*', $s->value(q{SELECT encode(convert_to(called('C'), getdatabaseencoding()), 'hex')}));
-	my $told = '';
-	my $sql = q{SELECT narad.produce(topic('y2'), '1'), narad.produce(topic('y2'), '2')};
-	ok(poll_until("$db: notifications", sub {
-		$s->rows($sql);
-		$sql = 'SELECT 1';
-		$told .= join("\n", map { join('|', @$_) } @{ $s->{rows} }) . "\n";
-		return (() = $told =~ /Asynchronous notification/g) >= 2 }), "$db: notifications come");
+	my $told = told($s, q{SELECT narad.produce(topic('y2'), '1'), narad.produce(topic('y2'), '2')}, 2);
 	ok(index($told, "Asynchronous notification \"$name\" received") >= 0, "$db: ... on a channel of any name");
 	like($told, qr/Asynchronous notification "MixedCase" received/, "$db: ... and on one in mixed case");
 
@@ -160,24 +170,139 @@ foreach my $db (sort keys %encodings)
 	$s->quit;
 }
 
-# All of that is on disk: after a clean stop and after a crash.
-foreach my $mode ('fast', 'immediate')
+# All of that is in the WAL, and on disk.
+$node->stop('immediate');
+$node->start;
+foreach my $db (sort keys %encodings)
 {
-	$node->stop($mode);
-	$node->start;
-	foreach my $db (sort keys %encodings)
-	{
-		my $s = narad_session($node, $db);
-		$s->rows("SET client_encoding = '$encodings{$db}[0]'");
-		is($s->value(q{SELECT position = (SELECT narad.produce(topic('t'), '1', dedup_id => called('d'))) FROM made}), 't',
-			"$db: an id is known after a stop: $mode");
-		is($s->value(q{SELECT duplicate FROM narad.produce_once(topic('t'), '1', called('p'), 1)}), 't', "$db: ... and a producer");
-		is($s->value(q{SELECT count(*) FROM narad.consume(topic('t'), 10, consumer_group => called('g')) WHERE key = called('k')}), 0,
-			"$db: ... what a group has settled is");
-		is($s->value(q{SELECT count(*) FROM narad.consume(topic('t'), consumer_group => called('h'))}), 0, "$db: ... and another is paused");
-		$s->quit;
-	}
+	my $s = narad_session($node, $db);
+	$s->rows("SET client_encoding = '$encodings{$db}[0]'");
+	is($s->value(q{SELECT position = (SELECT narad.produce(topic('t'), '1', dedup_id => called('d'))) FROM made}), 't',
+		"$db, after a crash: a deduplication id is known");
+	is($s->value(q{SELECT duplicate FROM narad.produce_once(topic('t'), '1', called('p'), 1)}), 't', "$db, after a crash: a producer, too");
+	is($s->value(q{SELECT string_agg((value = to_jsonb(called('once')))::text, '') FROM narad.consume(topic('t'), 10, consumer_group => called('g'))
+		WHERE key = called('k')}), 'true', "$db, after a crash: what was not settled comes");
+	is($s->value(q{SELECT count(*) FROM narad.consume(topic('t'), consumer_group => called('h'))}), 0, "$db, after a crash: a group is paused");
+	$s->quit;
 }
+
+# ---- search_path ----------------------------------------------------------------
+
+# All of the server's operators and plain functions, and types and tables by names
+# that are used often, in front of the real ones: each says so when it is used.
+$node->safe_psql('postgres', 'CREATE DATABASE shadowed');
+$node->safe_psql('shadowed', q{
+CREATE SCHEMA evil;
+SET search_path = pg_catalog;
+CREATE FUNCTION evil.no() RETURNS bool VOLATILE LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'a shadow was used'; END $$;
+DO $do$
+DECLARE
+	f record;
+	plain CONSTANT text[] := '{b}';
+BEGIN
+	FOR f IN SELECT 'op' || o.oid AS function, oprname, oprresult::regtype AS result, oprleft::regtype AS l, oprright::regtype AS r
+		FROM pg_operator o LEFT JOIN pg_type a ON a.oid = oprleft JOIN pg_type b ON b.oid = oprright JOIN pg_type c ON c.oid = oprresult
+		WHERE oprnamespace = 'pg_catalog'::regnamespace AND a.typtype = 'b' AND b.typtype = 'b' AND c.typtype = 'b'
+	LOOP
+		EXECUTE format('CREATE FUNCTION evil.%s(%s, %s) RETURNS %s LANGUAGE plpgsql AS $$ BEGIN PERFORM evil.no(); END $$',
+			f.function, f.l, f.r, f.result);
+		EXECUTE format('CREATE OPERATOR evil.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = evil.%s)', f.oprname, f.l, f.r, f.function);
+	END LOOP;
+	FOR f IN SELECT p.proname, pg_get_function_identity_arguments(p.oid) AS arguments, prorettype::regtype AS result
+		FROM pg_proc p JOIN pg_type r ON r.oid = prorettype
+		WHERE pronamespace = 'pg_catalog'::regnamespace AND prokind = 'f' AND NOT proretset AND provariadic = 0 AND r.typtype = 'b'
+			AND p.proargmodes IS NULL
+			AND NOT EXISTS (SELECT FROM unnest(proargtypes) t JOIN pg_type a ON a.oid = t WHERE a.typtype <> 'b')
+			AND NOT EXISTS (SELECT FROM unnest(proargtypes::oid[] || prorettype) t
+				WHERE t <> ALL ('{bool,int2,int4,int8,text,name,bytea,jsonb,oid,regclass,interval,timestamptz,float8,text[],jsonb[]}'::regtype[]))
+	LOOP
+		EXECUTE format('CREATE FUNCTION evil.%I(%s) RETURNS %s LANGUAGE plpgsql AS $$ BEGIN PERFORM evil.no(); END $$',
+			f.proname, f.arguments, f.result);
+	END LOOP;
+	FOREACH f.proname IN ARRAY '{bool,int2,int4,int8,text,name,bytea,jsonb,oid,regclass,interval,timestamptz,float8}'::text[] LOOP
+		EXECUTE format('CREATE DOMAIN evil.%I AS pg_catalog.%I CHECK (evil.no())', f.proname, f.proname);
+	END LOOP;
+	FOREACH f.proname IN ARRAY '{pg_class,pg_type,pg_proc,pg_namespace,pg_database,topic_settings,saved_frontiers,topic_template,topics,groups}'::text[] LOOP
+		EXECUTE format('CREATE TABLE evil.%I ()', f.proname);
+	END LOOP;
+END $do$;
+ALTER DATABASE shadowed SET search_path = evil, pg_catalog, public;
+});
+my $offset = -s $node->logfile;
+my $s = narad_session($node, 'shadowed');
+is(state_of($s, 'SELECT 1 + 1'), 'P0001', 'an operator is shadowed');
+is(state_of($s, q{SELECT length('a')}), 'P0001', '... a function');
+is(state_of($s, q{SELECT 'a'::text}), 'P0001', '... a type');
+is(state_of($s, q{SELECT relname FROM pg_class}), '42703', '... a table');
+
+# A statement for each call, with nothing in it but literals.  Topic "d" and the
+# dead-letter topic are written to by INSERT, "d" by one that rules rewrite.
+my $receipt = sub { return $s->value(q{SELECT receipt FROM narad.consume('public.t')}) };
+my $n = 0;
+foreach my $sql (
+	q{CREATE EXTENSION narad},
+	q{SELECT narad.create_topic('public.dead', value_type => 'pg_catalog.jsonb')},
+	q{SELECT narad.create_topic('t', partitions => 1, retention => '1 day', retention_bytes => 1000000, visibility_timeout => '1 hour',
+		max_deliveries => 100, dead_letter_topic => 'public.dead', retry_delay => '0', retry_backoff => 2, ordering => 'key', cleanup => 'settled',
+		dedup_window => '1 min', max_in_flight => 100, max_acked_ahead => 100, segment_size => '256kB', segment_age => '1 hour')},
+	q{SELECT narad.create_topic('public.t')},
+	q{SELECT narad.create_topic('public.b', value_type => 'pg_catalog.bytea')},
+	q{SELECT narad.create_topic('public.x', value_type => 'pg_catalog.text')},
+	q{SELECT narad.create_topic('public.d')},
+	q{ALTER TABLE public.d ADD COLUMN extra pg_catalog.text DEFAULT 'x'},
+	q{ALTER TABLE public.dead ADD COLUMN extra pg_catalog.text DEFAULT 'x', ADD CHECK (value IS NOT NULL)},
+	q{SELECT narad.alter_topic('public.t', partitions => 2, retention => '2 days', visibility_timeout => '1 hour', max_deliveries => 2,
+		dead_letter_topic => 'public.dead', ordering => 'key', segment_size => '16MB', reset => '{retention_bytes,cleanup}')},
+	q{SELECT narad.create_group('public.t', 'g', '2020-01-01')},
+	q{SELECT narad.pause_group('public.t', 'g')}, q{SELECT narad.resume_group('public.t', 'g')},
+	q{SELECT narad.produce('public.t', '{"a": 1}', 'k', '{"h": 1}', dedup_id => 'd')},
+	q{SELECT narad.produce('public.t', '2', deliver_after => '1 ms')},
+	q{SELECT narad.produce_batch('public.t', '{1,2,3}', keys => '{a,b,c}', headers => '{1,2,3}', dedup_ids => '{x,y,z}')},
+	q{SELECT narad.produce_array('public.t', '[1, 2, 3]')},
+	q{SELECT narad.produce_once('public.t', '1', 'p', 1)},
+	(map { ($_,
+		q{SELECT narad.produce('public.d', '1', 'k', '{}', deliver_after => '1 ms')}, q{SELECT narad.produce_batch('public.d', '{1,2}')},
+		q{SELECT narad.produce_array('public.d', '[1, 2]')}, q{SELECT narad.produce_once('public.d', '1', 'p', 1)}) }
+		q{SELECT}, q{CREATE RULE also AS ON INSERT TO public.d DO ALSO NOTIFY inserted}),
+	q{SELECT narad.produce_bytes('public.b', 'abc'), narad.produce_batch_bytes('public.x', '{a,b}')},
+	q{SELECT narad.produce_once_bytes('public.b', '1', 'p', 1)},
+	q{SELECT narad.consume_bytes('public.b'), narad.consume_bytes('public.x', 10, wait => '1 ms', notify => 'c')},
+	q{CALL narad.wait('public.t', '1 ms')},
+	q{SELECT narad.ack('%s')}, q{SELECT narad.ack('{%s}'::pg_catalog.text[])}, q{SELECT narad.try_ack('{%s}')},
+	q{SELECT narad.nack('%s', '1 ms', 'why')}, q{SELECT narad.nack('{%s}'::pg_catalog.text[])},
+	q{SELECT narad.extend('%s', '1 hour')}, q{SELECT narad.extend('{%s}'::pg_catalog.text[])},
+	q{SELECT narad.consume('public.t', ack => '{%s}')},
+	q{SELECT narad.fetch('public.t', 0, 0), narad.fetch_bytes('public.b', 0, 0)},
+	q{SELECT narad.offsets('public.t'), narad.offset_for_time('public.t', 0, '2020-01-01'), narad.offset_for_epoch('public.t', 0, 1)},
+	q{SELECT narad.seek('public.t', 'g', 0, 0)}, q{SELECT narad.seek_to_time('public.t', 'g', '2020-01-01')},
+	q{SELECT narad.verify('public.t')}, q{SELECT narad.apply_retention()}, q{SELECT narad.apply_retention('public.t')},
+	(map { "SELECT * FROM narad.$_" } qw(topics partitions segments groups leases waiters)),
+	q{INSERT INTO public.t (value) VALUES ('4')}, qq{COPY public.t (key, value) FROM STDIN;\nk\t5\n\\.}, q{VACUUM public.t}, q{ANALYZE public.t},
+	q{SELECT narad.drop_group('public.t', 'g')}, q{SELECT narad.purge_topic('public.t')},
+	# What the worker does then: a dead letter, a notification, saved frontiers.
+	q{SELECT narad.alter_topic('public.t', max_deliveries => 1)},
+	q{SELECT narad.produce('public.t', '"dead"')}, q{SELECT narad.nack('%s')},
+	q{LISTEN told}, q{SELECT narad.consume_bytes('public.b', 10)}, q{SELECT narad.consume_bytes('public.b', notify => 'told')})
+{
+	is(state_of($s, $sql =~ /%s/ ? sprintf($sql, $receipt->()) : $sql), '00000', ++$n . ': ' . substr($sql =~ s/\s*\n.*//sr, 0, 70)) or diag($s->{error});
+}
+
+like(told($s, q{SELECT narad.produce_bytes('public.b', 'abc')}, 1), qr/Asynchronous notification "told"/, 'the worker sends a notification');
+$s->rows('SET search_path = pg_catalog');
+ok(poll_until('a dead letter', sub { $s->value(q{SELECT count(*) FROM public.dead WHERE value = '"dead"' AND extra = 'x'}) == 1 }),
+	'... moves a dead letter');
+ok(poll_until('saved frontiers', sub { $s->value(q{SELECT count(*) FROM narad.saved_frontiers WHERE topic = 'public.t'::regclass AND frontiers[1] > 0}) == 1 }),
+	'... and saves frontiers');
+is($s->value(q{SELECT string_agg(DISTINCT format_type(atttypid, -1), ' ' ORDER BY format_type(atttypid, -1)) FROM pg_attribute WHERE attnum > 0
+	AND attrelid IN ('evil.t'::regclass, 'public.d'::regclass)}), 'bigint integer jsonb text timestamp with time zone',
+	'columns are of the types of the server');
+foreach my $sql (q{SELECT narad.drop_topic('public.t')}, q{DROP EXTENSION narad CASCADE})
+{
+	$s->rows('SET search_path = evil, pg_catalog');
+	is(state_of($s, $sql), '00000', $sql) or diag($s->{error});
+}
+$s->quit;
+is(scalar(() = slurp_file($node->logfile, $offset) =~ /ERROR:  a shadow was used/g), 3, 'no shadow was used but by the test itself');
 
 logs_are_clean('names', $node);
 done_testing();
