@@ -196,10 +196,10 @@ CREATE FUNCTION pg_temp.try_as(who name, call text) RETURNS text LANGUAGE plpgsq
 DECLARE
 	receipt text := (SELECT m.receipt FROM narad.consume('priv_topic') m);
 BEGIN
-	IF EXISTS (SELECT FROM narad.groups WHERE consumer_group = 'c') THEN
+	IF EXISTS (SELECT FROM narad.groups WHERE topic = 'priv_topic'::regclass AND consumer_group = 'c') THEN
 		PERFORM narad.drop_group('priv_topic', 'c');
 	END IF;
-	IF NOT EXISTS (SELECT FROM narad.groups WHERE consumer_group = 'd') THEN
+	IF NOT EXISTS (SELECT FROM narad.groups WHERE topic = 'priv_topic'::regclass AND consumer_group = 'd') THEN
 		PERFORM narad.create_group('priv_topic', 'd');
 	END IF;
 	EXECUTE format('SET LOCAL ROLE %I', who);
