@@ -188,6 +188,23 @@ foreach my $db (sort keys %encodings)
 	$s->quit;
 }
 
+# A dump of one is restored in another encoding: names and messages are the same
+# characters, so groups go on where they were.
+my $dump = PostgreSQL::Test::Utils::tempdir . '/latin1.sql';
+my $content = q{SELECT count(*) || ' ' || md5(string_agg(convert_to(f.value || coalesce(f.key, ''), 'UTF8'), '' ORDER BY o.partition, f.msg_offset))
+	FROM narad.offsets(topic('t')) o, narad.fetch(topic('t'), o.partition, 0) f};
+ok($node->poll_query_until('latin1', q{SELECT sum(saved) = sum(frontier + 1) FROM narad.groups g, narad.saved_frontiers s,
+	unnest(frontiers) WITH ORDINALITY u (saved, n) WHERE g.topic = topic('t')::regclass AND s.topic = g.topic
+	AND s.consumer_group = g.consumer_group AND n = partition + 1}), 'frontiers are saved');
+$node->run_log([ 'pg_dump', '-f', $dump, $node->connstr('latin1') ]);
+$node->safe_psql('postgres', q{CREATE DATABASE moved ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0});
+$node->command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('moved'), '-f', $dump ], 'a dump in another encoding is restored');
+is(one_value($node, $content, 'moved'), one_value($node, $content, 'latin1'), '... messages, too');
+is(one_value($node, q{SELECT string_agg((value = to_jsonb(called('once')))::text, '') FROM narad.consume(topic('t'), 10, consumer_group => called('g'))
+	WHERE key = called('k')}, 'moved'), 'true', '... a group goes on');
+is(one_value($node, q{SELECT count(*) FROM narad.consume(topic('t'), consumer_group => called('h'))}, 'moved'), 0, '... another is paused');
+is(one_value($node, q{SELECT count(*) FROM narad.topics, narad.verify(topic) v}, 'moved'), 0, '... verify finds nothing');
+
 # ---- search_path ----------------------------------------------------------------
 
 # All of the server's operators and plain functions, and types and tables by names
