@@ -217,10 +217,9 @@ CREATE FUNCTION evil.no() RETURNS bool VOLATILE LANGUAGE plpgsql AS $$ BEGIN RAI
 DO $do$
 DECLARE
 	f record;
-	plain CONSTANT text[] := '{b}';
 BEGIN
 	FOR f IN SELECT 'op' || o.oid AS function, oprname, oprresult::regtype AS result, oprleft::regtype AS l, oprright::regtype AS r
-		FROM pg_operator o LEFT JOIN pg_type a ON a.oid = oprleft JOIN pg_type b ON b.oid = oprright JOIN pg_type c ON c.oid = oprresult
+		FROM pg_operator o JOIN pg_type a ON a.oid = oprleft JOIN pg_type b ON b.oid = oprright JOIN pg_type c ON c.oid = oprresult
 		WHERE oprnamespace = 'pg_catalog'::regnamespace AND a.typtype = 'b' AND b.typtype = 'b' AND c.typtype = 'b'
 	LOOP
 		EXECUTE format('CREATE FUNCTION evil.%s(%s, %s) RETURNS %s LANGUAGE plpgsql AS $$ BEGIN PERFORM evil.no(); END $$',
