@@ -15,23 +15,23 @@ cleanup() {
         run "$name" shut_down || true
     done
     server_stop "$bin" "$scratch/server" immediate || true
-    [ "$huge_pages" = off ] || echo "$huge_pages_before" >"$huge_pages_file"
+    [ "$huge_pages" = off ] || echo $(($(cat "$huge_pages_file") - huge_pages_needed)) >"$huge_pages_file"
     rm -rf "$scratch"
 }
 
 # Huge pages for the server's shared memory, as PostgreSQL's manual advises for so
-# much of it, if the machine lets us; given back at the end.
+# much of it, if the machine lets us; given back at the end, however many others took.
 reserve_huge_pages() {
-    local needed
+    local before
     huge_pages=off
     huge_pages_file=/proc/sys/vm/nr_hugepages
     [ "${BENCH_HUGE_PAGES:-on}" = on ] && [ -w "$huge_pages_file" ] || return 0
-    huge_pages_before=$(cat "$huge_pages_file")
-    needed=$(as_user "$bin/postgres" -D "$scratch/server/data" -C shared_memory_size_in_huge_pages 2>/dev/null)
+    before=$(cat "$huge_pages_file")
+    huge_pages_needed=$(as_user "$bin/postgres" -D "$scratch/server/data" -C shared_memory_size_in_huge_pages 2>/dev/null)
     huge_pages=on
-    echo $((huge_pages_before + needed)) >"$huge_pages_file"
-    if [ "$(awk '/^HugePages_Free/ { print $2 }' /proc/meminfo)" -lt "$needed" ]; then
-        echo "$huge_pages_before" >"$huge_pages_file"
+    echo $((before + huge_pages_needed)) >"$huge_pages_file"
+    if [ "$(awk '/^HugePages_Free/ { print $2 }' /proc/meminfo)" -lt "$huge_pages_needed" ]; then
+        echo "$before" >"$huge_pages_file"
         huge_pages=off
     fi
 }

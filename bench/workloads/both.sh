@@ -2,8 +2,6 @@
 # of at most 10 consumed: at a rate that all can carry, as fast as they can, and with a
 # snapshot held open.  The table is vacuumed each second if it needs it.
 
-both_names=("delivered, messages/s" "" "p50, ms" "" "p99, ms" "" "left at the end, messages" "")
-
 # at_once CONTESTANT VARIANT RATE PRODUCERS CONSUMERS [HELD]
 at_once() {
     local program statements
@@ -16,20 +14,23 @@ at_once() {
     query -c "ALTER DATABASE postgres RESET ALL"
 }
 
+# compare_both WHAT VARIANT TABLE_VARIANT ARG...: of at_once
+compare_both() {
+    local what=$1 variant=$2 other=$3 against="SKIP LOCKED table, polled each 10 ms"
+    shift 3
+    [ "$other" = poll ] || against="SKIP LOCKED table, LISTEN/NOTIFY"
+    compare_columns "$what" "$against" "at_once narad $variant $*" "at_once skip_locked $other $*" \
+        "delivered, messages/s" "" "p50, ms" "" "p99, ms" "" "left at the end, messages" ""
+}
+
 bench_both() {
-    local pairs=${BENCH_PAIRS:-3} held
+    local pairs=${BENCH_PAIRS:-3}
     query -c "ALTER SYSTEM SET autovacuum = on" -c "ALTER SYSTEM SET autovacuum_naptime = '1 s'" -c "SELECT pg_reload_conf()" >/dev/null
-    for held in "" held; do
-        compare_columns "both at once, 1,000 msg/s, 2 producers, 2 consumers${held:+, a snapshot held open}" \
-            "SKIP LOCKED table, polled each 10 ms" "at_once narad plain 1000 2 2 $held" "at_once skip_locked poll 1000 2 2 $held" \
-            "${both_names[@]}"
-        compare_columns "the same" "SKIP LOCKED table, LISTEN/NOTIFY" \
-            "at_once narad plain 1000 2 2 $held" "at_once skip_locked listen 1000 2 2 $held" "${both_names[@]}"
-        compare_columns "both at once, as fast as they can, 4 producers, 4 consumers${held:+, a snapshot held open}" \
-            "SKIP LOCKED table, polled each 10 ms" "at_once narad plain 0 4 4 $held" "at_once skip_locked poll 0 4 4 $held" \
-            "${both_names[@]}"
-        compare_columns "the same, transactional acks" "the same" \
-            "at_once narad transactional 0 4 4 $held" "at_once skip_locked poll 0 4 4 $held" "${both_names[@]}"
-    done
+    compare_both "both at once, 1,000 msg/s, 2 producers, 2 consumers" plain poll 1000 2 2
+    compare_both "the same" plain listen 1000 2 2
+    compare_both "the same, a snapshot held open" plain poll 1000 2 2 held
+    compare_both "both at once, as fast as they can, 4 producers, 4 consumers" plain poll 0 4 4
+    compare_both "the same, transactional acks" transactional poll 0 4 4
+    compare_both "the same, plain acks, a snapshot held open" plain poll 0 4 4 held
     query -c "ALTER SYSTEM RESET autovacuum" -c "ALTER SYSTEM RESET autovacuum_naptime" -c "SELECT pg_reload_conf()" >/dev/null
 }
