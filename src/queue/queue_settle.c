@@ -172,14 +172,12 @@ NaradShardExpire(NaradShard *shard, int64 now, int max)
 
 /* ---------------------------------------------------- receipt to lease */
 
-/* Does the receipt lead to where the last one of the call did? */
+/* Do both lead to the same shard? */
 static bool
-is_same_target(const NaradSettleTarget *target, const NaradReceipt *receipt)
+is_same_place(const NaradReceipt *a, const NaradReceipt *b)
 {
-	return target->shard != NULL &&
-		target->topic_id == receipt->topic_id &&
-		target->group_id == receipt->group_id &&
-		target->partition == receipt->partition;
+	return a->topic_id == b->topic_id && a->group_id == b->group_id &&
+		a->partition == b->partition;
 }
 
 /* What the settings of a topic say, and where one of its partitions is. */
@@ -209,7 +207,7 @@ find_shard(const NaradReceipt *receipt, NaradSettleTarget *target)
 	NaradRelInfo *info;
 	Relation	rel;
 
-	if (is_same_target(target, receipt))
+	if (target->shard != NULL && is_same_place(&target->last, receipt))
 		return NARAD_SETTLE_OK;
 	target->shard = NULL;
 	relid = NaradQueueTopicRelid(receipt->topic_id);
@@ -243,9 +241,7 @@ find_shard(const NaradReceipt *receipt, NaradSettleTarget *target)
 	group = NaradGroupById(topic, receipt->group_id);
 	if (group == NULL)
 		return NARAD_SETTLE_UNKNOWN;
-	target->topic_id = receipt->topic_id;
-	target->group_id = receipt->group_id;
-	target->partition = receipt->partition;
+	target->last = *receipt;
 	target->shard = NaradShardFind(group, receipt->group_id,
 								   (int) receipt->partition);
 	return target->shard != NULL ? NARAD_SETTLE_OK : NARAD_SETTLE_UNKNOWN;
@@ -376,18 +372,25 @@ NaradNack(NaradSettleTarget *target, const NaradReceipt *receipt, int64 delay,
 }
 
 /*
- * Gives up the locks that NaradAck or NaradNack took for a receipt, in the same
- * call, after NaradXactSettleEarly: nothing is remembered of the topic.
+ * Gives up the locks that NaradAck took for the receipts of one call, in that
+ * call, after NaradXactSettleEarly: nothing is remembered of their topics.  It
+ * locked only for those that lead elsewhere than the one before.
  */
 void
-NaradSettleUnlock(const NaradReceipt *receipt)
+NaradSettleUnlock(const NaradReceipt *receipts, int n)
 {
-	Oid			relid = NaradQueueTopicRelid(receipt->topic_id);
+	for (int i = 0; i < n; i++)
+	{
+		Oid			relid;
 
-	if (!OidIsValid(relid))
-		return;
-	NaradLogTopicUnkeep(relid);
-	UnlockRelationOid(relid, RowExclusiveLock);
+		if (i > 0 && is_same_place(&receipts[i - 1], &receipts[i]))
+			continue;
+		relid = NaradQueueTopicRelid(receipts[i].topic_id);
+		if (!OidIsValid(relid))
+			continue;
+		NaradLogTopicUnkeep(relid);
+		UnlockRelationOid(relid, RowExclusiveLock);
+	}
 }
 
 /*

@@ -34,9 +34,7 @@ typedef enum NaradSettleStatus
  */
 typedef struct NaradSettleTarget
 {
-	uint64		topic_id;
-	NaradGroupId group_id;
-	uint32		partition;
+	NaradReceipt last;			/* that was looked for */
 	NaradShard *shard;			/* NULL: none was found yet */
 	NaradLogPartition *part;	/* or NULL: never used since the start */
 	int64		visibility_timeout; /* us; the topic's */
@@ -52,8 +50,8 @@ typedef struct NaradSettleTarget
 extern NaradSettleStatus NaradAck(NaradSettleTarget *target,
 								  const NaradReceipt *receipt);
 
-/* Gives up the locks that one of these took: what it did is settled. */
-extern void NaradSettleUnlock(const NaradReceipt *receipt);
+/* Gives up the locks that a call took which acknowledged these: all are settled. */
+extern void NaradSettleUnlock(const NaradReceipt *receipts, int n);
 
 /*
  * delay in us, 0: available at commit, NARAD_RETRY_DELAY: by the topic's

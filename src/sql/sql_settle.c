@@ -179,13 +179,11 @@ bool
 NaradAckSettleEarly(ArrayType *receipts, const char *name)
 {
 	ReceiptList list;
-	int			i;
 
 	if (!NaradXactSettleEarly())
 		return false;
 	parse_array(receipts, name, &list);
-	for (i = 0; i < list.nreceipts; i++)
-		NaradSettleUnlock(&list.receipts[i]);
+	NaradSettleUnlock(list.receipts, list.nreceipts);
 	return true;
 }
 
