@@ -7,8 +7,8 @@
  * Invariants: of the messages of a key that are not settled, and not waiting
  *             for a time they were produced with, one has the turn, and only
  *             that one is handed out.  It keeps the turn until it is settled
- *             once it has an entry in leases, whatever becomes of its lease;
- *             until then the lowest offset has it.
+ *             once it has been claimed, whatever becomes of its lease; until
+ *             then the lowest offset has it.  It is always the first in line.
  *             Below scan_pos the key of everything unsettled is known: a
  *             message is a node here, or in `later`, or it has no key.  So
  *             nothing that is handed out leaves an earlier one of its key
@@ -363,6 +363,20 @@ get_key(NaradKeyTable *table, uint64 hash)
 }
 
 /*
+ * Has a message been claimed, now or before?  Not if that was only to look at it:
+ * a first claim that nobody has disposed of yet has no deadline.
+ */
+static bool
+is_claimed(const NaradShard *shard, NaradOffset offset)
+{
+	NaradLease *lease = NaradLeaseFind(&shard->leases, offset);
+
+	return lease != NULL &&
+		!(lease->state == NARAD_LEASE_LEASED && lease->deliveries == 1 &&
+		  lease->deadline == PG_INT64_MAX);
+}
+
+/*
  * The last of those at the head of a key's line that have been claimed: the one
  * with the turn, and what a transaction took that had acked the ones before.
  * NULL if there is none.
@@ -377,7 +391,7 @@ last_claimed(const NaradShard *shard, NaradKey *key)
 	{
 		NaradKeyNode *node = dlist_container(NaradKeyNode, node, iter.cur);
 
-		if (NaradLeaseFind(&shard->leases, node->link.id) == NULL)
+		if (!is_claimed(shard, node->link.id))
 			break;
 		last = node;
 	}
@@ -439,8 +453,7 @@ put_in_line(NaradShard *shard, uint64 hash, NaradOffset offset)
 	first = key->first;
 	if (first == NULL)
 		give_turn(shard, key, node);
-	else if (offset < first->link.id &&
-			 NaradLeaseFind(&shard->leases, first->link.id) == NULL)
+	else if (prev_node(key, node) == NULL)
 	{
 		(void) NaradSetRemove(&shard->pending, first->link.id);
 		give_turn(shard, key, node);
@@ -750,7 +763,7 @@ NaradKeyUnpass(NaradShard *shard, NaradOffset offset)
 		if (passed == NULL)
 			return;
 	}
-	if (prev_node(key, node) == NULL)
+	if (node == key->first || prev_node(key, node) == NULL)
 		forget_passed(key);
 	else
 		key->passed = prev_node(key, node);

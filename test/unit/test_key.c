@@ -318,7 +318,7 @@ pass_and_undo(int offset)
 	NaradLease *lease;
 
 	NaradKeyPass(&shard, offset);
-	next = NaradKeyNextOwn(&shard);
+	next = NaradKeyNextOwn(&shard, 0);
 	if (key == NO_KEY)
 		check(next == NARAD_INVALID_OFFSET, "passed without a key", offset);
 	if (next != NARAD_INVALID_OFFSET)
@@ -339,7 +339,7 @@ pass_and_undo(int offset)
 			unclaim(lease, false);
 	}
 	NaradKeyUnpass(&shard, offset);
-	check(NaradKeyNextOwn(&shard) == NARAD_INVALID_OFFSET, "still passed",
+	check(NaradKeyNextOwn(&shard, 0) == NARAD_INVALID_OFFSET, "still passed",
 		  offset);
 }
 
