@@ -34,6 +34,7 @@
 
 #include "common/relpath.h"
 #include "storage/fd.h"
+#include "utils/wait_event.h"
 
 #include "base/base_compat.h"
 #include "base/base_extend.h"
@@ -42,32 +43,47 @@
 /* A page of zeros, aligned for direct I/O; never written to. */
 static NaradIOBlock zero_block;
 
-/* Reserves a part of an open file; the error, or 0. */
+/*
+ * Reserves a part of an open file; the error, or 0.  Not by posix_fallocate() of
+ * glibc: where the file system cannot, that reads and writes a byte of each
+ * block, and undoes what another process writes there at the same moment.
+ */
 static int
 reserve(int fd, off_t from, off_t len)
 {
-#ifdef HAVE_POSIX_FALLOCATE
-	int			error;
+	int			error = EOPNOTSUPP;
 
 #ifdef NARAD_TESTING
 	if (NaradStopIsArmed("no-reserve"))
-		return EOPNOTSUPP;
+		return error;
 #endif
+	pgstat_report_wait_start(WAIT_EVENT_DATA_FILE_EXTEND);
 	do
+	{
+#if defined(__linux__)
+		error = fallocate(fd, 0, from, len) == 0 ? 0 : errno;
+#elif defined(HAVE_POSIX_FALLOCATE)
 		error = posix_fallocate(fd, from, len);
-	while (error == EINTR);
-	return error;
-#else
-	return EOPNOTSUPP;
 #endif
+	} while (error == EINTR);
+	pgstat_report_wait_end();
+	return error;
+}
+
+/* Does the error say that the file system does not know how to reserve? */
+static bool
+is_unsupported(int error)
+{
+	return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP;
 }
 
 /*
  * Reserves pages [from, to) of one of the files that a fork consists of, which
- * exists.  False if the file system does not know how.
+ * exists.  False if the file system does not know how; also if the disk is full
+ * and `exist` says that the file reaches that far.
  */
 static bool
-reserve_pages(SMgrRelation smgr, BlockNumber from, BlockNumber to)
+reserve_pages(SMgrRelation smgr, BlockNumber from, BlockNumber to, bool exist)
 {
 	char	   *path = NaradCompatFilePath(smgr);
 	BlockNumber number = from / RELSEG_SIZE;
@@ -90,7 +106,7 @@ reserve_pages(SMgrRelation smgr, BlockNumber from, BlockNumber to)
 					(off_t) (from % RELSEG_SIZE) * BLCKSZ,
 					(off_t) (to - from) * BLCKSZ);
 	FileClose(file);
-	if (error != 0 && error != EINVAL && error != EOPNOTSUPP)
+	if (error != 0 && !is_unsupported(error) && !(exist && error == ENOSPC))
 	{
 		errno = error;
 		ereport(ERROR,
@@ -116,8 +132,10 @@ end_in_file(BlockNumber block, BlockNumber to)
  *
  * Sees to it that pages [from, to) of a main fork, which reaches that far, have
  * room on the disk: holes are filled, and whatever else is there stays as it is.
- * False if the file system cannot; then part of it may be done.  The caller
- * holds the relation extension lock.  Errors 53100 if the disk is full.
+ * False if the file system cannot; then part of it may be done.  False also when
+ * the disk is full: some file systems want free room for what has room already,
+ * so writing the pages may succeed.  The caller holds the relation extension
+ * lock.
  */
 bool
 NaradFileReserve(SMgrRelation smgr, BlockNumber from, BlockNumber to)
@@ -126,7 +144,7 @@ NaradFileReserve(SMgrRelation smgr, BlockNumber from, BlockNumber to)
 	{
 		BlockNumber end = end_in_file(from, to);
 
-		if (!reserve_pages(smgr, from, end))
+		if (!reserve_pages(smgr, from, end, true))
 			return false;
 		from = end;
 	}
@@ -146,7 +164,7 @@ extend_one_file(SMgrRelation smgr, BlockNumber from, BlockNumber to)
 
 	/* This also sees to it that the file is synced. */
 	smgrextend(smgr, MAIN_FORKNUM, block++, zero_block.data, false);
-	if (to - block >= MIN_RESERVED && reserve_pages(smgr, block, to))
+	if (to - block >= MIN_RESERVED && reserve_pages(smgr, block, to, false))
 		return;
 	while (block < to)
 		smgrextend(smgr, MAIN_FORKNUM, block++, zero_block.data, false);

@@ -23,7 +23,7 @@ extern void NaradFileExtend(SMgrRelation smgr, BlockNumber from,
 /*
  * Sees to it that pages [from, to) of a main fork, which reaches that far, have
  * room on the disk: holes are filled, and whatever else is there stays as it is.
- * False if the file system cannot.  Errors 53100 if the disk is full.
+ * False if the file system cannot, or the disk is full.
  */
 extern bool NaradFileReserve(SMgrRelation smgr, BlockNumber from,
 							 BlockNumber to);

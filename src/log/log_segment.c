@@ -929,9 +929,9 @@ NaradSegmentFreeze(Relation rel, const NaradSegmentRef *ref, uint16 flags,
 
 /*
  * Writes zeros over blocks [from, to), where a file's holes can be filled in no
- * other way.  What lies there may be needed again: by pg_rewind, which fetches
- * what is named; and after a crash, unless the WAL by which it was freed is on
- * disk.
+ * other way, or the disk is too full for it.  What lies there may be needed
+ * again: by pg_rewind, which fetches what is named; and after a crash, unless
+ * the WAL by which it was freed is on disk.
  */
 static void
 write_zeros(Relation rel, BlockNumber from, BlockNumber to)

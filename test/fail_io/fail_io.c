@@ -6,8 +6,7 @@
  * Calls that would extend or write a file fail while a control file exists,
  * whose name is in FAIL_IO.  It holds one line: the number of the error, what
  * is to fail ("extend": what would make the file longer; "write": all;
- * "reserve": posix_fallocate alone), and a part of the names of the files
- * concerned.
+ * "reserve": fallocate alone), and a part of the names of the files concerned.
  *
  * A test that needs it compiles it (cc -shared -fPIC), and starts a server
  * under it.  Linux only.
@@ -103,10 +102,22 @@ failure(int fd, off_t end, int reserve)
 		} \
 	} while (0)
 
+#define RESERVE_IF_NOT_TOLD(fd, mode, at, len) \
+	do { \
+		int			error_ = failure(fd, at + len, 1); \
+		if (error_ != 0) \
+		{ \
+			errno = error_; \
+			return -1; \
+		} \
+		return real(fd, mode, at, len); \
+	} while (0)
+
 typedef ssize_t (*pwrite_type) (int, const void *, size_t, off_t);
 typedef ssize_t (*pwritev_type) (int, const struct iovec *, int, off_t);
 typedef int (*ftruncate_type) (int, off_t);
-typedef int (*fallocate_type) (int, off_t, off_t);
+typedef int (*fallocate_type) (int, int, off_t, off_t);
+typedef int (*posix_fallocate_type) (int, off_t, off_t);
 
 static off_t
 iov_length(const struct iovec *iov, int count)
@@ -166,11 +177,25 @@ ftruncate64(int fd, off64_t len)
 	return real(fd, len);
 }
 
-/* This one returns the error. */
+int
+fallocate(int fd, int mode, off_t at, off_t len)
+{
+	REAL(fallocate_type, "fallocate");
+	RESERVE_IF_NOT_TOLD(fd, mode, at, len);
+}
+
+int
+fallocate64(int fd, int mode, off64_t at, off64_t len)
+{
+	REAL(fallocate_type, "fallocate64");
+	RESERVE_IF_NOT_TOLD(fd, mode, at, len);
+}
+
+/* These return the error. */
 int
 posix_fallocate(int fd, off_t at, off_t len)
 {
-	REAL(fallocate_type, "posix_fallocate");
+	REAL(posix_fallocate_type, "posix_fallocate");
 	int			error = failure(fd, at + len, 1);
 
 	return error != 0 ? error : real(fd, at, len);
@@ -179,7 +204,7 @@ posix_fallocate(int fd, off_t at, off_t len)
 int
 posix_fallocate64(int fd, off64_t at, off64_t len)
 {
-	REAL(fallocate_type, "posix_fallocate64");
+	REAL(posix_fallocate_type, "posix_fallocate64");
 	int			error = failure(fd, at + len, 1);
 
 	return error != 0 ? error : real(fd, at, len);
