@@ -176,7 +176,8 @@ typedef struct NaradConsumer
 	NaradOffset scan;			/* by key: the next to be claimed of those
 								 * never looked at */
 	bool		scan_ended;		/* by key: one of them could not be read */
-	bool		no_own;			/* by key: nothing for this transaction only */
+	NaradOffset own_from;		/* by key: what has the turn to this
+								 * transaction only was tried below */
 	uint32		returned_left;	/* of the FIFO, not looked at yet */
 	bool		returned_all;	/* that was all of it */
 	uint64		nmade;			/* the shard's, when the visit began */
@@ -573,8 +574,8 @@ claim_by_key(NaradConsumer *c)
 		offset = ready;
 		where = -1;
 	}
-	if (offset == NARAD_INVALID_OFFSET && !c->no_own)
-		offset = NaradKeyNextOwn(shard);
+	if (offset == NARAD_INVALID_OFFSET)
+		offset = NaradKeyNextOwn(shard, c->own_from);
 	if (offset == NARAD_INVALID_OFFSET)
 	{
 		offset = next_due(c);
@@ -1098,7 +1099,7 @@ dispose_by_key(NaradConsumer *c, NaradClaim *done, NaradLease *lease)
 		/* One that is its turn to us alone would be chosen again. */
 		if (done->status != NARAD_READ_OK &&
 			!NaradKeyHasTurn(shard, done->offset))
-			c->no_own = true;
+			c->own_from = Max(c->own_from, done->offset + 1);
 		return true;
 	}
 	undo_claim(shard, done, lease);
@@ -1410,7 +1411,7 @@ begin_visit(NaradConsumer *c, int partition)
 	c->shard = shard;
 	c->part = NaradLogPartitionGet(c->info->shared, partition);
 	c->look_from = 0;
-	c->no_own = false;
+	c->own_from = 0;
 	NaradHullPoll(c->part);
 	c->ring_noted = NaradRingHead(c->part);
 

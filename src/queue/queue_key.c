@@ -529,12 +529,14 @@ NaradKeyNextReady(NaradShard *shard)
 /*
  * NaradKeyNextOwn
  *
- * An offset that has the turn to this transaction only, as it has acked those
- * before it, or NARAD_INVALID_OFFSET.  Looks at a limited number of keys.
+ * The lowest offset from this one on that has the turn to this transaction
+ * only, as it has acked those before it, or NARAD_INVALID_OFFSET.  Looks at a
+ * limited number of keys.
  */
 NaradOffset
-NaradKeyNextOwn(NaradShard *shard)
+NaradKeyNextOwn(NaradShard *shard, NaradOffset from)
 {
+	NaradOffset lowest = NARAD_INVALID_OFFSET;
 	int			nlooked = 0;
 	dlist_iter	iter;
 
@@ -548,11 +550,11 @@ NaradKeyNextOwn(NaradShard *shard)
 		if (key->passer != MyProcPid)
 			continue;
 		node = next_node(key, key->passed);
-		if (node != NULL &&
+		if (node != NULL && node->link.id >= from && node->link.id < lowest &&
 			NaradLeaseFind(&shard->leases, node->link.id) == NULL)
-			return node->link.id;
+			lowest = node->link.id;
 	}
-	return NARAD_INVALID_OFFSET;
+	return lowest;
 }
 
 /*

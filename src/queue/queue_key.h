@@ -96,7 +96,8 @@ extern bool NaradKeyHasTurn(struct NaradShard *shard, NaradOffset offset);
 extern bool NaradKeyMayTake(struct NaradShard *shard, NaradOffset offset);
 extern bool NaradKeyIsKnown(struct NaradShard *shard, NaradOffset offset);
 extern NaradOffset NaradKeyNextReady(struct NaradShard *shard);
-extern NaradOffset NaradKeyNextOwn(struct NaradShard *shard);
+extern NaradOffset NaradKeyNextOwn(struct NaradShard *shard,
+								   NaradOffset from);
 extern void NaradKeyTaken(struct NaradShard *shard, NaradOffset offset);
 extern void NaradKeyGiveBack(struct NaradShard *shard, NaradOffset offset);
 
