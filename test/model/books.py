@@ -75,7 +75,7 @@ class Lease:
         self.may_die = False    # returned; may be a dead letter already
         self.is_suspect = False     # may be out alone, after a crash
         self.passed = False     # taken by who had acked the one before it
-        self.claim = 0          # in which order claims were made
+        self.claim = 0          # in which order; 0: not, or not any more
 
     def is_acked_by(self, session):
         return self.state == "pinned" and self.pinner is session and \
@@ -97,7 +97,8 @@ class Group:
         self.maybe = {}         # settled without an xid: where -> time
         self.frontier = {}      # as the view told
         self.start = [0] * topic.npartitions
-        # Up to here a crash may have made suspects, where deliveries count.
+        # Up to here a crash may have made suspects, where deliveries count:
+        # to the end of the partition as it was at the first use after it.
         self.suspects_to = [-1] * topic.npartitions
         # By key, where that is ordered: what is not settled, and whose turn.
         self.line = {}
@@ -128,7 +129,8 @@ class Group:
         if self.turn.get(place) != where[1]:
             return
         claimed = [self.leases[(where[0], off)] for off in self.line[place]
-                   if (where[0], off) in self.leases]
+                   if (where[0], off) in self.leases and
+                   self.leases[(where[0], off)].claim > 0]
         if claimed:
             self.turn[place] = min(claimed, key=lambda c: c.claim).where[1]
         else:
@@ -138,6 +140,13 @@ class Group:
         if message.off >= self.start[message.part]:
             self.fresh[message.part].add(message.off)
             self.line_up(message.where)
+
+    def is_timed(self):
+        """May something become available while nobody does anything?"""
+        return self.topic.is_dead or self.topic.limit or \
+            any(lease.state == "delayed" for lease in self.leases.values()) or \
+            any(self.topic.messages[(part, off)].due
+                for part, fresh in enumerate(self.fresh) for off in fresh)
 
     def may_be_suspect(self, where):
         """After a crash: is it handed out alone?"""
@@ -183,15 +192,12 @@ class Topic:
         self.nids = 0
         self.producers = {}
 
-    def is_timed(self):
-        """May something become available while nobody does anything?"""
-        return self.late or self.retry > 0 or self.is_dead or self.limit
-
-    def in_transit(self, place):
-        """Offsets of a key that may yet be messages."""
+    def in_transit(self, place, group):
+        """What of a key may yet become messages."""
         for mapping in (self.open, self.ghosts):
             for message in mapping.values():
-                if (message.part, message.key) == place:
+                if (message.part, message.key) == place and \
+                        message.off >= group.start[message.part]:
                     yield message, mapping is self.open
 
 
@@ -461,7 +467,9 @@ class Books:
         """May it have been handed out by the last statement?"""
         lease = group.leases.get(where)
         if lease is None:
-            return where[1] in group.fresh[where[0]]
+            due = group.topic.messages[where].due
+            return where[1] in group.fresh[where[0]] and \
+                (not due or due[0] <= CLOCK.wall_done)
         return lease.state == "returned" or \
             (lease.state == "delayed" and lease.due[0] <= CLOCK.done)
 
@@ -474,6 +482,28 @@ class Books:
             "%d %s" % (off, lease.state if lease else "fresh")
             for off, lease in ((off, group.leases.get((where[0], off)))
                                for off in sorted(group.line[place])))
+
+    def describe(self, group, where):
+        lease = group.leases.get(where)
+        if lease is None and where[1] in group.fresh[where[0]]:
+            due = group.topic.messages[where].due
+            return "due in %.6f s" % (due[0] - CLOCK.wall_done if due else 0)
+        if lease is not None and lease.state == "delayed":
+            return "delayed for %.6f s" % (lease.due[0] - CLOCK.done)
+        return lease.state if lease else "settled"
+
+    def doubt(self, group):
+        """Who was cancelled may have been handed what is available."""
+        fresh = [(part, off) for part, offs in enumerate(group.fresh)
+                 for off in offs]
+        for where in fresh + list(group.leases):
+            if self.is_available(group, where):
+                lease = group.leases.setdefault(where, Lease(where))
+                lease.state = "returned"
+                lease.known = False
+                # It may wait for retry_delay.
+                lease.may_die = bool(group.topic.limit or group.topic.retry)
+                group.fresh[where[0]].discard(where[1])
 
     def visible(self, session, group, where):
         if session.snapshot is None:
@@ -497,9 +527,10 @@ class Books:
             if turn == off:
                 return "%d of its key is %s" % (off, lease.state)
             if off < where[1] and turn != where[1] and \
-                    (lease or not topic.messages[(where[0], off)].due):
+                    ((lease and lease.claim) or
+                     not topic.messages[(where[0], off)].due):
                 return "%d of its key is earlier" % off
-        for message, is_open in topic.in_transit(place):
+        for message, is_open in topic.in_transit(place, group):
             if is_open and message.off < where[1] != turn and not message.due:
                 return "%d of its key is open" % message.off
         return None
@@ -523,7 +554,7 @@ class Books:
         if has_turn:
             return False
         return any(message.off < where[1]
-                   for message, _ in topic.in_transit(place)) or \
+                   for message, _ in topic.in_transit(place, group)) or \
             any(when is None and group.place(other) == place
                 for other, when in group.maybe.items() if other != where)
 
@@ -567,22 +598,20 @@ class Books:
             expect(where in topic.messages,
                    "I3: %s %s is not committed", topic.name, where)
             lease = group.leases.get(where) or self.come_again(group, where)
-            expect(self.is_available(group, where), "I2: %s %s %s is %s",
-                   topic.name, group.name, where,
-                   lease.state if lease else "settled")
+            if not self.is_available(group, where):
+                raise Mismatch("I2: %s %s %s is %s" % (
+                    topic.name, group.name, where,
+                    self.describe(group, where)))
             expect(self.visible(session, group, where),
                    "%s is newer than the snapshot", where)
-            due = topic.messages[where].due
-            expect(lease is not None or not due or due[0] <= CLOCK.wall_done,
-                   "%s %s is not due for %.6f s", topic.name, where,
-                   due and due[0] - CLOCK.wall_done)
             why = self.who_blocks(session, group, where)
             if why is not None and topic.limit:
                 self.learn()    # it may have been moved
                 why = self.who_blocks(session, group, where)
-            expect(why is None, "order: %s %s %s is delivered, and %s: %s",
-                   topic.name, group.name, where, why,
-                   self.neighbours(group, where))
+            if why is not None:
+                raise Mismatch("order: %s %s %s is delivered, and %s: %s" % (
+                    topic.name, group.name, where, why,
+                    self.neighbours(group, where)))
             self.hand_out(session, group, where, receipt, deliveries)
 
     def come_again(self, group, where):
@@ -608,6 +637,8 @@ class Books:
         group.fresh[where[0]].discard(where[1])
         lease = group.leases.setdefault(where, Lease(where))
         lease.is_suspect = group.may_be_suspect(where)
+        group.suspects_to[where[0]] = min(group.suspects_to[where[0]],
+                                          topic.high[where[0]])
         if lease.known:
             expect(deliveries == lease.deliveries + 1,
                    "%d deliveries of %s, not %d", deliveries, where,

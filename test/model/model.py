@@ -190,6 +190,17 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
                    "settled", topic.name, group.name, frontier, bad[:5])
 
     def check_leases(self, topic, group):
+        until = time.monotonic() + PATIENCE
+        while True:
+            theirs, ours = self.look_at_leases(topic, group)
+            if theirs == ours or time.monotonic() > until or \
+                    not any(s.task.group is group for s in self.busy(Sleep)):
+                break
+            self.wake()         # one of these may just have taken some
+        expect(theirs == ours, "leases of %s %s differ by %s", topic.name,
+               group.name, sorted(set(theirs) ^ set(ours))[:6])
+
+    def look_at_leases(self, topic, group):
         rows = self.must(self.control, "SELECT partition, msg_offset, pinned"
                          " FROM narad.leases WHERE topic = '%s'::regclass AND"
                          " consumer_group = '%s' AND (pinned OR expires_at >"
@@ -199,10 +210,7 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
                       if w.state in ("leased", "pinned"))
         # The worker pins what it moves.
         moving = {w for w, lease in group.leases.items() if lease.is_dying()}
-        rows = sorted(r for r in rows if not r[2] or r[:2] not in moving)
-        expect(rows == ours, "leases of %s %s: %s, not %s",
-               topic.name, group.name, sorted(set(rows) ^ set(ours))[:6],
-               "ours")
+        return sorted(r for r in rows if not r[2] or r[:2] not in moving), ours
 
     # -------------------------------------------- what changes more at once
 
@@ -230,9 +238,8 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
         topic = self.rng.choice(self.topics)
         if any(topic in s.topics for s in self.sessions) or \
                 any(topic in p[2] for p in self.prepared) or \
-                (topic.is_timed() and
-                 any(s.is_open and s.task.group.topic is topic
-                     for s in self.busy(Sleep))):
+                any(s.is_open and s.task.group.topic is topic and
+                    s.task.group.is_timed() for s in self.busy(Sleep)):
             return
         self.learn()
         if topic.is_dead and self.dying():
@@ -279,7 +286,7 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
         mode = self.rng.choice(("immediate", "fast"))
         for session in self.busy():
             if not isinstance(session.task, Sleep) or \
-                    session.task.group.topic.is_timed():
+                    session.task.group.is_timed():
                 self.cancel(session)
         self.history.append(("control", mode))
         now = time.monotonic()
@@ -306,15 +313,14 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
         for lease in list(group.leases.values()):
             if lease.receipt is not None:
                 self.give_back(group, lease)
-            if mode == "fast" and lease.state == "dead":
-                continue
             lease.state = "returned"
             lease.known = False
             lease.passed = False
+            lease.claim = 0
             lease.may_die = bool(group.topic.limit)
         group.turn = {}
         if mode == "immediate":
-            group.suspects_to = list(group.topic.high)
+            group.suspects_to = [float("inf")] * group.topic.npartitions
         # None: may come again.
         for where, when in list(group.maybe.items()):
             if when is None:

@@ -181,18 +181,21 @@ class Sleepers:
         task.check(rows)
         if not session.is_open:
             session.forget_transaction()
+        return rows
 
     def ended(self, session):
         """The answer to what was provoked."""
         expect(session.is_done(PATIENCE), "%d sleeps on",
                self.sessions.index(session))
-        self.finish(session)
+        return self.finish(session)
 
     def cancel(self, session):
         session.task.ends = ("57014",)
         self.history.append((self.sessions.index(session), "cancelled"))
+        group = getattr(session.task, "group", None)
         self.control.sql("SELECT pg_cancel_backend(%d)" % session.pid)
-        self.ended(session)
+        if self.ended(session) == "57014" and group is not None:
+            self.doubt(group)
 
     def disturb(self, session):
         """A waiter is cancelled, or dies, perhaps when it was just served."""
@@ -206,7 +209,7 @@ class Sleepers:
             part = victim.task.part or 0
             self.produce_plainly(session, group.topic, part)
             self.cancel(victim)
-        elif dice < 0.7 or group.topic.is_timed() or not victim.is_open:
+        elif dice < 0.7 or group.is_timed() or not victim.is_open:
             self.cancel(victim)
         else:
             self.kill(victim)

@@ -432,13 +432,13 @@ class Statements:
         if way == "try":
             expect(not isinstance(rows, str), "try_ack fails: %s", rows)
             expect([r[0] for r in rows] == good, "I4: %s, not %s: %s",
-                   rows, good, self.describe(picked))
+                   rows, good, self.receipts(picked))
         elif all(good):
             expect(not isinstance(rows, str), "I4: %s fails: %s: %s", kind,
-                   rows, self.describe(picked))
+                   rows, self.receipts(picked))
         else:
             expect(rows == "NR410", "I4: stale %s: %s: %s", kind, rows,
-                   self.describe(picked))
+                   self.receipts(picked))
             return
         own = self.auto(session)
         for (_, group, lease), accepted in zip(picked, good):
@@ -447,7 +447,7 @@ class Statements:
         if own:
             self.commit(session)
 
-    def describe(self, picked):
+    def receipts(self, picked):
         return [(p[0], p[2] and (p[1].topic.name, p[1].name, p[2].where,
                                  p[2].state, p[2].deliveries))
                 for p in picked]
