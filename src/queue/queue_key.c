@@ -289,6 +289,16 @@ next_node(const NaradKey *key, NaradKeyNode *node)
 										   &node->node));
 }
 
+static NaradKeyNode *
+prev_node(const NaradKey *key, NaradKeyNode *node)
+{
+	if (!dlist_has_prev((dlist_head *) &key->nodes, &node->node))
+		return NULL;
+	return dlist_container(NaradKeyNode, node,
+						   dlist_prev_node((dlist_head *) &key->nodes,
+										   &node->node));
+}
+
 /* Forgets which ones a transaction has passed. */
 static void
 forget_passed(NaradKey *key)
@@ -352,10 +362,37 @@ get_key(NaradKeyTable *table, uint64 hash)
 	return key;
 }
 
-/* A node in its place in line; NULL when out of memory. */
+/*
+ * The last of those at the head of a key's line that have been claimed: the one
+ * with the turn, and what a transaction took that had acked the ones before.
+ * NULL if there is none.
+ */
 static NaradKeyNode *
-add_node(NaradKeyTable *table, NaradKey *key, NaradOffset offset)
+last_claimed(const NaradShard *shard, NaradKey *key)
 {
+	NaradKeyNode *last = NULL;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &key->nodes)
+	{
+		NaradKeyNode *node = dlist_container(NaradKeyNode, node, iter.cur);
+
+		if (NaradLeaseFind(&shard->leases, node->link.id) == NULL)
+			break;
+		last = node;
+	}
+	return last;
+}
+
+/*
+ * A node in its place in line, by offset; but one that comes late, since it was
+ * not due, goes behind those that have been claimed.  NULL when out of memory.
+ */
+static NaradKeyNode *
+add_node(NaradShard *shard, NaradKey *key, NaradOffset offset)
+{
+	NaradKeyTable *table = &shard->keys;
+	NaradKeyNode *claimed = last_claimed(shard, key);
 	NaradKeyNode *node;
 	dlist_iter	iter;
 
@@ -371,7 +408,7 @@ add_node(NaradKeyTable *table, NaradKey *key, NaradOffset offset)
 	{
 		NaradKeyNode *before = dlist_container(NaradKeyNode, node, iter.cur);
 
-		if (before->link.id < offset)
+		if (before == claimed || before->link.id < offset)
 		{
 			dlist_insert_after(&before->node, &node->node);
 			return node;
@@ -390,7 +427,7 @@ put_in_line(NaradShard *shard, uint64 hash, NaradOffset offset)
 {
 	NaradKeyTable *table = &shard->keys;
 	NaradKey   *key = get_key(table, hash);
-	NaradKeyNode *node = key == NULL ? NULL : add_node(table, key, offset);
+	NaradKeyNode *node = key == NULL ? NULL : add_node(shard, key, offset);
 	NaradKeyNode *first;
 
 	if (node == NULL)
@@ -702,20 +739,21 @@ void
 NaradKeyUnpass(NaradShard *shard, NaradOffset offset)
 {
 	NaradKeyNode *node = find_node(&shard->keys, offset);
+	NaradKeyNode *passed;
 	NaradKey   *key;
 
-	if (node == NULL)
+	if (node == NULL || node->key->passer != MyProcPid)
 		return;
 	key = node->key;
-	if (key->passed == NULL || key->passer != MyProcPid ||
-		offset > key->passed->link.id)
-		return;
-	if (node == key->first || !dlist_has_prev(&key->nodes, &node->node))
+	for (passed = key->passed; passed != node; passed = prev_node(key, passed))
+	{
+		if (passed == NULL)
+			return;
+	}
+	if (prev_node(key, node) == NULL)
 		forget_passed(key);
 	else
-		key->passed = dlist_container(NaradKeyNode, node,
-									  dlist_prev_node(&key->nodes,
-													  &node->node));
+		key->passed = prev_node(key, node);
 	look_after_key(&shard->keys, key);
 }
 
