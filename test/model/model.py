@@ -436,8 +436,8 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
         left = [w for w, due in dues.items() if due <= 0 and
                 not any(dues.get((w[0], off), 0) > 0
                         for off in group.line.get(group.place(w), ()))]
-        expect(not left, "I1: %s %s: %s cannot be had", group.topic.name,
-               group.name, left[:5])
+        expect(not left, "I1: %s %s: %s cannot be had: %s", group.topic.name,
+               group.name, left[:5], self.neighbours(group, left and left[0]))
         return False
 
 

@@ -193,7 +193,11 @@ class Sleepers:
         session.task.ends = ("57014",)
         self.history.append((self.sessions.index(session), "cancelled"))
         group = getattr(session.task, "group", None)
-        self.control.sql("SELECT pg_cancel_backend(%d)" % session.pid)
+        # One that comes before the statement has begun is lost.
+        for _ in range(20 * PATIENCE):
+            self.control.sql("SELECT pg_cancel_backend(%d)" % session.pid)
+            if session.is_done(0.05):
+                break
         if self.ended(session) == "57014" and group is not None:
             self.doubt(group)
 

@@ -345,7 +345,11 @@ class Statements:
             self.pin(session, group, lease, "ack")
         self.take(session, group, rows)
         expect(not (group.paused and rows), "%s is paused", group.name)
+        # After a crash messages are handed out one by one, and the next when
+        # the one before is settled.
         was_suspect = any(group.leases[(r[1], r[2])].is_suspect for r in rows)
+        if max(group.suspects_to) >= 0 and group.topic.limit:
+            was_suspect |= bool(acks) or (group.topic.ordered and bool(rows))
         if own:
             self.commit(session)
         if len(rows) < count and not was_suspect:
