@@ -288,6 +288,8 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
             if not isinstance(session.task, Sleep) or \
                     session.task.group.is_timed():
                 self.cancel(session)
+        for session in self.busy():
+            self.doubt(session.task.group)      # served in the last moment
         self.history.append(("control", mode))
         now = time.monotonic()
         self.server("stop", "-m", mode)
