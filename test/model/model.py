@@ -44,6 +44,8 @@ import subprocess
 import sys
 import time
 
+import psycopg2
+
 from books import CLOCK, DAY, PATIENCE, Books, Group, Mismatch, Session, \
     Topic, expect
 from deadletters import DeadLetters
@@ -460,7 +462,7 @@ def main():
     driver = Driver(args)
     try:
         driver.go()
-    except Mismatch as mismatch:
+    except (Mismatch, psycopg2.Error) as mismatch:
         print("mismatch after %d operations: %s" %
               (sum(driver.counts.values()), mismatch))
         for who, text in driver.history[-args.show:]:
