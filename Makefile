@@ -14,6 +14,7 @@ OBJS = \
 	src/base/base_extend.o \
 	src/base/base_guc.o \
 	src/base/base_lock.o \
+	src/base/base_malloc.o \
 	src/base/base_memory.o \
 	src/base/base_start.o \
 	src/base/base_stop.o \
@@ -88,7 +89,6 @@ OBJS = \
 	src/sql/sql_fetch.o \
 	src/sql/sql_group.o \
 	src/sql/sql_produce.o \
-	src/sql/sql_rows.o \
 	src/sql/sql_settle.o \
 	src/sql/sql_topic.o \
 	src/sql/sql_view.o \

@@ -21,16 +21,11 @@
  *
  *-------------------------------------------------------------------------
  */
-#include <poll.h>
+#define _GNU_SOURCE
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
-#include <libpq-fe.h>
+#include "client.h"
 
 #define MAX_WAITERS 1000
 
@@ -43,61 +38,11 @@ static double *received_at;
 static int	nready;
 static int	nreceived;
 
-static double
-now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
-static void
-sleep_until(double when)
-{
-	double		left = when - now();
-
-	if (left > 0)
-		usleep((useconds_t) (left * 1e6));
-}
-
-static void
-fail(PGconn *conn, const char *what)
-{
-	fprintf(stderr, "latency: %s: %s", what, PQerrorMessage(conn));
-	exit(1);
-}
-
-static PGconn *
-dial(void)
-{
-	PGconn	   *conn = PQconnectdb("dbname=postgres");
-
-	if (PQstatus(conn) != CONNECTION_OK)
-		fail(conn, "connection");
-	return conn;
-}
-
-static void
-prepare(PGconn *conn, const char *text)
-{
-	PGresult   *res = PQprepare(conn, "s", text, 0, NULL);
-
-	if (PQresultStatus(res) != PGRES_COMMAND_OK)
-		fail(conn, text);
-	PQclear(res);
-}
-
 static PGresult *
 execute(PGconn *conn, const char *param)
 {
-	PGresult   *res = PQexecPrepared(conn, "s", param != NULL ? 1 : 0, &param,
-									 NULL, NULL, 0);
-
-	if (PQresultStatus(res) != PGRES_TUPLES_OK &&
-		PQresultStatus(res) != PGRES_COMMAND_OK)
-		fail(conn, "execution");
-	return res;
+	return checked(conn, PQexecPrepared(conn, "s", param != NULL ? 1 : 0,
+										&param, NULL, NULL, 0), "execution");
 }
 
 /* Notes when the rows of a result came; column 0 is the number in it. */
@@ -124,7 +69,7 @@ consume_narad(PGconn *conn)
 {
 	char		last[200] = "{}";
 
-	prepare(conn, "SELECT value, receipt FROM narad.consume('bench_wait', "
+	prepare(conn, "s", "SELECT value, receipt FROM narad.consume('bench_wait', "
 			"wait => '60 s', ack => $1::text[])");
 	__sync_fetch_and_add(&nready, 1);
 	while (nreceived < count)
@@ -141,29 +86,10 @@ consume_narad(PGconn *conn)
 }
 
 static void
-wait_for_notify(PGconn *conn)
-{
-	struct pollfd fd = {PQsocket(conn), POLLIN, 0};
-	PGnotify   *notify;
-	bool		was_notified = false;
-
-	while (!was_notified && nreceived < count)
-	{
-		while ((notify = PQnotifies(conn)) != NULL)
-		{
-			PQfreemem(notify);
-			was_notified = true;
-		}
-		if (!was_notified && poll(&fd, 1, 2000) > 0)
-			PQconsumeInput(conn);
-	}
-}
-
-static void
 consume_listen(PGconn *conn)
 {
-	PQclear(PQexec(conn, "LISTEN bench"));
-	prepare(conn, "DELETE FROM bench_listen WHERE id IN (SELECT id FROM bench_listen "
+	listen_to(conn, "bench");
+	prepare(conn, "s", "DELETE FROM bench_listen WHERE id IN (SELECT id FROM bench_listen "
 			"ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING value");
 	__sync_fetch_and_add(&nready, 1);
 	while (nreceived < count)
@@ -172,7 +98,7 @@ consume_listen(PGconn *conn)
 
 		note_rows(res);
 		if (PQntuples(res) == 0)
-			wait_for_notify(conn);
+			wait_for_notify(conn, 2000);
 		PQclear(res);
 	}
 }
@@ -198,7 +124,7 @@ produce(const char *text, bool with_number, double rate)
 	double		start;
 	int			i;
 
-	prepare(conn, text);
+	prepare(conn, "s", text);
 	PQclear(execute(conn, with_number ? "-1" : NULL));	/* the plan is made */
 	start = now();
 	for (i = 0; i < count; i++)
@@ -214,32 +140,24 @@ produce(const char *text, bool with_number, double rate)
 	PQfinish(conn);
 }
 
-static int
-compare_doubles(const void *a, const void *b)
-{
-	double		x = *(const double *) a;
-	double		y = *(const double *) b;
-
-	return (x > y) - (x < y);
-}
-
 static void
 print_series(const char *name, const double *from, const double *to)
 {
-	double	   *ms = malloc(count * sizeof(double));
+	double	   *times = malloc(count * sizeof(double));
 	int			n = 0;
 	int			i;
 
 	for (i = 0; i < count; i++)
 	{
 		if (to[i] != 0)
-			ms[n++] = (to[i] - from[i]) * 1000;
+			times[n++] = to[i] - from[i];
 	}
-	qsort(ms, n, sizeof(double), compare_doubles);
-	printf("%s %.3f %.3f\n", name, n ? ms[n / 2] : 0, n ? ms[n * 99 / 100] : 0);
+	printf("%s ", name);
+	print_percentiles(times, n);
+	printf("\n");
 	if (n < count)
 		fprintf(stderr, "latency: %d of %d did not come\n", count - n, count);
-	free(ms);
+	free(times);
 }
 
 int

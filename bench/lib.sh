@@ -15,7 +15,25 @@ cleanup() {
         run "$name" shut_down || true
     done
     server_stop "$bin" "$scratch/server" immediate || true
+    [ "$huge_pages" = off ] || echo $(($(cat "$huge_pages_file") - huge_pages_needed)) >"$huge_pages_file"
     rm -rf "$scratch"
+}
+
+# Huge pages for the server's shared memory, as PostgreSQL's manual advises for so
+# much of it, if the machine lets us; given back at the end, however many others took.
+reserve_huge_pages() {
+    local before
+    huge_pages=off
+    huge_pages_file=/proc/sys/vm/nr_hugepages
+    [ "${BENCH_HUGE_PAGES:-on}" = on ] && [ -w "$huge_pages_file" ] || return 0
+    before=$(cat "$huge_pages_file")
+    huge_pages_needed=$(as_user "$bin/postgres" -D "$scratch/server/data" -C shared_memory_size_in_huge_pages 2>/dev/null)
+    huge_pages=on
+    echo $((before + huge_pages_needed)) >"$huge_pages_file"
+    if [ "$(awk '/^HugePages_Free/ { print $2 }' /proc/meminfo)" -lt "$huge_pages_needed" ]; then
+        echo "$before" >"$huge_pages_file"
+        huge_pages=off
+    fi
 }
 
 # Installs Debian packages, unless they are there.
@@ -35,11 +53,15 @@ start() {
     install_variant plain "$scratch/plain"
     bin=$scratch/plain$("$PG_CONFIG" --bindir)
     started=
+    huge_pages=off
     trap cleanup EXIT
     server_init "$bin" "$scratch/server" "fsync = on" "synchronous_commit = on" \
         "shared_buffers = 1GB" "max_wal_size = 8GB" "checkpoint_timeout = 1h" \
         "autovacuum = off" "narad.memory_limit = 256MB" "max_connections = 650" \
         "max_prepared_transactions = 10"
+    reserve_huge_pages
+    echo "huge_pages = $huge_pages" >>"$scratch/server/data/postgresql.conf"
+    say "huge pages: $huge_pages"
     server_start "$bin" "$scratch/server"
     query >/dev/null <<SQL
 CREATE EXTENSION narad;
@@ -157,21 +179,41 @@ row() {
     printf '| %s | %s | %s | %s | %s | %s |\n' "$@" | tee -a "$scratch/table"
 }
 
-# compare WHAT AGAINST TARGET "A..." "B...": runs the two commands, each of which
-# prints a number of which more is better, in turn, and puts the median of A / B,
-# with its spread, into the table.
-compare() {
-    local what=$1 against=$2 target=$3 a b
+# column_median COLUMN: of the pairs
+column_median() {
+    cut -d ' ' -f "$1" "$scratch/pairs" | median | cut -d ' ' -f 1
+}
+
+# compare_columns WHAT AGAINST "A..." "B..." NAME TARGET [NAME TARGET...]: runs the two
+# commands, each of which prints a number for each NAME, in turn, and puts the medians
+# of A / B, with their spreads, into the table, a row a NAME.
+compare_columns() {
+    local what=$1 against=$2 a=$3 b=$4 width column first second
+    shift 4
+    width=$(($# / 2))
     rm -f "$scratch/pairs"
     for _ in $(seq "$pairs"); do
-        a=$($4)
-        b=$($5)
-        echo "$a $b" >>"$scratch/pairs"
+        first=$($a)
+        second=$($b)
+        echo "$first $second" >>"$scratch/pairs"
     done
-    set -- $(awk '{ print $1 / $2 }' "$scratch/pairs" | median)
-    row "$what" "$against" "$(awk '{ print $1 }' "$scratch/pairs" | median | cut -d ' ' -f 1)" \
-        "$(awk '{ print $2 }' "$scratch/pairs" | median | cut -d ' ' -f 1)" \
-        "$1 ($2 to $3, $pairs)" "$target"
+    for column in $(seq "$width"); do
+        row "$what${1:+, $1}" "$against" "$(column_median "$column")" "$(column_median $((column + width)))" \
+            "$(ratios "$column" $((column + width)))" "$2"
+        shift 2
+    done
+}
+
+# ratios COLUMN COLUMN: of the pairs; nothing if one would be by 0
+ratios() {
+    awk -v a="$1" -v b="$2" '$b == 0 { exit 1 } { print $a / $b }' "$scratch/pairs" >"$scratch/ratios" || return 0
+    median <"$scratch/ratios" | awk -v n="$pairs" '{ printf "%s (%s to %s, %d)", $1, $2, $3, n }'
+}
+
+# compare WHAT AGAINST TARGET "A..." "B...": the same for commands that print one
+# number, of which more is better.
+compare() {
+    compare_columns "$1" "$2" "$4" "$5" "" "$3"
 }
 
 lsn() {

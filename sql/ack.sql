@@ -93,3 +93,23 @@ SELECT accepted, reason FROM narad.try_ack(ARRAY(SELECT receipt FROM doomed));
 DROP TABLE ack_topic;
 SELECT split_part(pg_temp.attempt(format('SELECT narad.ack(%L)', receipt)), ' | ', 1) FROM last LIMIT 1;
 DROP TABLE ack_loop;
+
+-- I4: one array may lead to many places, each of them found, in any order: two
+-- topics, two groups, two partitions, of which the receipts come by turns.
+SELECT narad.create_topic('ack_here', partitions => 2);
+SELECT narad.create_topic('ack_there', partitions => 2);
+SELECT narad.create_group('ack_here', 'other');
+INSERT INTO ack_here (partition, value) SELECT i % 2, to_jsonb(i) FROM generate_series(0, 7) i;
+INSERT INTO ack_there (partition, value) SELECT i % 2, to_jsonb(i) FROM generate_series(0, 7) i;
+CREATE TEMP TABLE spread AS
+	SELECT 'ack_here' AS topic, c.* FROM narad.consume('ack_here', 8) c
+	UNION ALL SELECT 'ack_here, other', c.* FROM narad.consume('ack_here', 8, consumer_group => 'other') c
+	UNION ALL SELECT 'ack_there', c.* FROM narad.consume('ack_there', 8) c;
+SELECT narad.ack(array_agg(receipt ORDER BY msg_offset, partition, topic)) FROM spread WHERE msg_offset < 2;
+SELECT accepted, reason, count(*)
+FROM narad.try_ack(ARRAY(SELECT receipt FROM spread WHERE msg_offset <> 2 ORDER BY msg_offset, partition, topic))
+GROUP BY 1, 2 ORDER BY 1, 2;
+SELECT narad.nack(ARRAY(SELECT receipt FROM spread WHERE msg_offset = 2 ORDER BY partition, topic));
+SELECT topic, consumer_group, partition, frontier, in_flight, returned FROM narad.groups
+WHERE topic IN ('ack_here'::regclass, 'ack_there'::regclass) ORDER BY topic::text, 2, 3;
+DROP TABLE ack_here, ack_there;

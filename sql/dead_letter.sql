@@ -134,13 +134,24 @@ ALTER TABLE dead_checked ADD CHECK (value <> '0'), ADD COLUMN who name DEFAULT c
 SELECT narad.create_topic('dead_failing', max_deliveries => 1, dead_letter_topic => 'dead_checked');
 SELECT count(*) FROM narad.produce_array('dead_failing', '[0, 1, 2, 3]');
 SELECT count(narad.nack(receipt)) FROM narad.consume('dead_failing', 4);
+-- Meanwhile it keeps its key from being delivered, and no other.
+SELECT narad.create_topic('dead_keyed', max_deliveries => 1, dead_letter_topic => 'dead_checked', ordering => 'key');
+SELECT count(*) FROM narad.produce_batch('dead_keyed', '{0, 1, 2, 3}', keys => '{a, a, b, b}');
+SELECT narad.nack(receipt) FROM narad.consume('dead_keyed');
 CALL pg_temp.wait_for('dead_failing', 3);
 SELECT value, who = current_user AS who FROM dead_checked ORDER BY msg_offset;
 SELECT frontier, acked_ahead_ranges, dead_lettered, dead_letters_waiting FROM narad.groups WHERE topic = 'dead_failing'::regclass;
 SELECT count(*) FROM narad.consume('dead_failing', 10);
+SELECT msg_offset, narad.ack(receipt) FROM narad.consume('dead_keyed', 10);
+SELECT msg_offset, narad.ack(receipt) FROM narad.consume('dead_keyed', 10);
+SELECT count(*) FROM narad.consume('dead_keyed', 10);
+SELECT frontier, dead_lettered, dead_letters_waiting FROM narad.groups WHERE topic = 'dead_keyed'::regclass;
 ALTER TABLE dead_checked DROP CONSTRAINT dead_checked_value_check;
 CALL pg_temp.wait_for('dead_failing', 4);
-SELECT count(*), count(DISTINCT value) FROM dead_checked;
+CALL pg_temp.wait_for('dead_keyed', 1);
+SELECT msg_offset, narad.ack(receipt) FROM narad.consume('dead_keyed', 10);
+SELECT frontier, dead_lettered, dead_letters_waiting FROM narad.groups WHERE topic = 'dead_keyed'::regclass;
+SELECT headers->>'narad-origin-topic' AS origin, count(*), count(DISTINCT value) FROM dead_checked GROUP BY 1 ORDER BY 1;
 SELECT frontier, dead_lettered, dead_letters_waiting FROM narad.groups WHERE topic = 'dead_failing'::regclass;
 -- The limit goes while one waits: it is delivered again.
 ALTER TABLE dead_checked ADD CHECK (value <> '4');
@@ -216,7 +227,7 @@ SET client_min_messages = warning;
 
 SELECT * FROM narad.verify('dead_topic');
 SELECT * FROM narad.verify('dead_failing');
-DROP TABLE dead_table, dead_text, dead_topic, dead_dropped, dead_lowered, dead_checked, dead_failing, dead_owned_letters,
+DROP TABLE dead_table, dead_text, dead_topic, dead_dropped, dead_lowered, dead_checked, dead_failing, dead_keyed, dead_owned_letters,
 	dead_owned, dead_text_source, dead_bytes, dead_bytes_source;
 SELECT count(*) FROM narad.topic_settings WHERE dead_letter_topic IS NOT NULL;
 DROP FUNCTION dead_who();

@@ -185,6 +185,89 @@ END $$;
 SELECT pg_temp.take('key_limit');
 SELECT key, value FROM key_dead_letters;
 
+-- Where there is no dead-letter topic, too: by a nack, and by a rollback.
+SELECT narad.create_topic('key_given_up', ordering => 'key', max_deliveries => 1);
+SELECT count(*) FROM narad.produce_batch('key_given_up', '{0,1,2,3}', keys => '{a,a,b,b}');
+BEGIN;
+SELECT pg_temp.take('key_given_up', 1);
+SAVEPOINT s;
+SELECT pg_temp.take('key_given_up', 1);
+ROLLBACK TO s;
+SELECT narad.nack(pg_temp.receipt(0));
+COMMIT;
+DO $$ BEGIN
+	WHILE (SELECT dead_lettered < 2 FROM narad.groups WHERE topic = 'key_given_up'::regclass) LOOP
+		COMMIT;
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+END $$;
+SELECT pg_temp.take('key_given_up');
+SELECT frontier FROM narad.groups WHERE topic = 'key_given_up'::regclass;
+
+-- Retention drops heads: one leased, one acked by an open transaction, one that
+-- backs off, one in line for its turn; the next of each key has the turn.
+SELECT narad.create_topic('key_retained', ordering => 'key', segment_size => '256kB');
+SELECT count(*) FROM narad.produce_batch('key_retained', '{0,1,2,3}', keys => '{a,b,c,a}');
+INSERT INTO key_retained (value) SELECT to_jsonb(rpad(i::text, 900, 'x')) FROM generate_series(4, 399) i;
+SELECT count(*) FROM narad.produce_batch('key_retained', '{400,401,402,403}', keys => '{a,b,c,a}');
+SELECT pg_temp.take('key_retained', 3);
+SELECT narad.nack(pg_temp.receipt(2), delay => '1 hour');
+SELECT pg_temp.take('key_retained', 1);
+BEGIN;
+SELECT narad.ack(pg_temp.receipt(1));
+SELECT narad.alter_topic('key_retained', retention_bytes => 1000);
+SELECT segments_freed > 0 AS freed, messages_dropped > 3 AS dropped FROM narad.apply_retention('key_retained');
+SELECT regexp_replace(pg_temp.take('key_retained', 1000), '\d+- ', '', 'g');
+COMMIT;
+SELECT narad.ack(pg_temp.receipt(400));
+SELECT pg_temp.take('key_retained');
+SELECT pg_temp.take('key_retained');
+SELECT * FROM narad.verify('key_retained');
+
+-- A head that backs off by the topic's retry_delay, after a nack and after a
+-- rollback, holds its key and no other.
+SELECT narad.create_topic('key_retry', ordering => 'key', retry_delay => '1 hour');
+SELECT count(*) FROM narad.produce_batch('key_retry', '{0,1,2,3,4,5}', keys => '{a,b,a,b,c,c}');
+SELECT pg_temp.take('key_retry', 1);
+SELECT narad.nack(pg_temp.receipt(0));
+BEGIN;
+SELECT pg_temp.take('key_retry', 1);
+ROLLBACK;
+SELECT pg_temp.take('key_retry');
+SELECT narad.ack(pg_temp.receipt(4));
+SELECT pg_temp.take('key_retry');
+SELECT in_flight, scheduled, returned FROM narad.groups WHERE topic = 'key_retry'::regclass;
+-- It comes when that is over, not before, and before the rest of its key; the
+-- delay grows by retry_backoff.
+SELECT narad.create_topic('key_backoff', ordering => 'key', retry_delay => '20 ms', retry_backoff => 2);
+SELECT count(*) FROM narad.produce_batch('key_backoff', '{0,1}', keys => '{a,a}');
+CREATE TEMP TABLE backoff (msg_offset bigint, deliveries int, in_time bool);
+DO $$
+DECLARE
+	m narad.message;
+	due timestamptz := '-infinity';
+	in_time bool;
+BEGIN
+	FOR i IN 1 .. 5 LOOP
+		SELECT * INTO m FROM narad.consume('key_backoff', wait => '60 s', visibility_timeout => '1 hour');
+		in_time := clock_timestamp() >= due;
+		due := clock_timestamp() + interval '20 ms' * 2 ^ (m.deliveries - 1);
+		IF m.deliveries = 2 THEN
+			ROLLBACK;
+		ELSIF m.deliveries < 4 AND m.msg_offset = 0 THEN
+			PERFORM narad.nack(m.receipt);
+			COMMIT;
+		ELSE
+			PERFORM narad.ack(m.receipt);
+			due := '-infinity';
+			COMMIT;
+		END IF;
+		INSERT INTO backoff VALUES (m.msg_offset, m.deliveries, in_time);
+		COMMIT;
+	END LOOP;
+END $$;
+SELECT * FROM backoff;
+
 -- Partitions and groups are apart: a key may be in flight once in each.
 SELECT narad.create_topic('key_parts', partitions => 2, ordering => 'key');
 SELECT count(*) FROM generate_series(0, 1) p, narad.produce_batch('key_parts', '{0,1}', keys => '{a,a}', partition => p);
@@ -200,4 +283,5 @@ SELECT count(*) FROM narad.produce_batch('key_parts', '{2,3,4,5}', partition => 
 	keys => ARRAY['', repeat('k', 100000), '', repeat('k', 100000)]);
 SELECT msg_offset FROM narad.consume('key_parts', 100) ORDER BY 1;
 
-DROP TABLE key_order, key_expiry, key_xact, key_dead, key_large, key_caps, key_long, key_switch, key_parts, key_limit, key_dead_letters;
+DROP TABLE key_order, key_expiry, key_xact, key_dead, key_large, key_caps, key_long, key_switch, key_parts, key_limit, key_dead_letters,
+	key_given_up, key_retained, key_retry, key_backoff;

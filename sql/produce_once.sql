@@ -149,6 +149,22 @@ SELECT * FROM narad.produce_once_bytes('once', '\x02', 'p', 1);
 SELECT pg_temp.attempt('SELECT narad.produce_once(''once'', ''1'', ''p'', 2)');
 DROP TABLE once;
 
+-- Retention drops the messages, and a group has settled them; the numbers are
+-- known, and where the messages were.
+SELECT narad.create_topic('once', segment_size => '256kB');
+SELECT s, p.* FROM generate_series(1, 2) s, narad.produce_once('once', to_jsonb(s), 'p', s) p;
+INSERT INTO once (value) SELECT to_jsonb(rpad(i::text, 900, 'x')) FROM generate_series(1, 400) i;
+SELECT count(narad.ack(receipt)) FROM narad.consume('once', 2);
+SELECT narad.alter_topic('once', retention_bytes => 1000);
+-- (By the worker, if it is faster.)
+SELECT count(*) FROM narad.apply_retention('once');
+SELECT earliest > 1 AS dropped FROM narad.partitions WHERE topic = 'once'::regclass;
+SELECT s, p.* FROM generate_series(1, 2) s, narad.produce_once('once', '"again"', 'p', s) p;
+SELECT duplicate, msg_offset FROM narad.produce_once('once', '"next"', 'p', 3);
+SELECT count(*) FROM once WHERE value = '"again"';
+SELECT * FROM narad.verify('once');
+DROP TABLE once;
+
 -- Through a trigger; what it drops has had its turn.
 SELECT narad.create_topic('once');
 CREATE FUNCTION once_before() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -258,6 +258,64 @@ SELECT msg_offset, deliveries FROM narad.consume('rt_lost', 10, consumer_group =
 SELECT * FROM narad.verify('rt_lost');
 DROP TABLE rt_lost, taken;
 
+-- It passes the middle of a leased batch: what is above is settled by its ack, what
+-- is below is lost and its ack refused, be it gone before the ack or before the
+-- commit of the ack.
+SELECT narad.create_topic('rt_middle', segment_size => '256kB', visibility_timeout => '1 hour');
+SELECT pg_temp.fill('rt_middle', 600);
+CREATE TEMP TABLE taken AS SELECT receipt, msg_offset FROM narad.consume('rt_middle', 500);
+SELECT messages_dropped FROM pg_temp.retain('rt_middle', 'retention_bytes => 400000') AS (segments_freed integer, messages_dropped bigint);
+SELECT earliest FROM narad.partitions WHERE topic = 'rt_middle'::regclass;
+SELECT frontier, in_flight, lost_to_retention FROM narad.groups WHERE topic = 'rt_middle'::regclass;
+SELECT a.accepted, a.reason, count(*), min(msg_offset), max(msg_offset)
+FROM (SELECT array_agg(receipt ORDER BY msg_offset DESC) r FROM taken WHERE msg_offset % 2 = 1) t, narad.try_ack(r) a JOIN taken USING (receipt)
+GROUP BY 1, 2 ORDER BY 1;
+SELECT frontier, in_flight, acked_ahead_ranges, lost_to_retention FROM narad.groups WHERE topic = 'rt_middle'::regclass;
+BEGIN;
+SELECT count(*) FROM (SELECT array_agg(receipt) r FROM taken WHERE msg_offset % 2 = 0) t, narad.try_ack(r) WHERE accepted;
+SELECT messages_dropped FROM pg_temp.retain('rt_middle', 'retention_bytes => 150000') AS (segments_freed integer, messages_dropped bigint);
+SELECT frontier, in_flight, acked_ahead_ranges, lost_to_retention FROM narad.groups WHERE topic = 'rt_middle'::regclass;
+COMMIT;
+SELECT frontier, in_flight, acked_ahead_ranges, lost_to_retention FROM narad.groups WHERE topic = 'rt_middle'::regclass;
+SELECT pg_temp.attempt(format('SELECT narad.ack(%L)', receipt)) FROM taken WHERE msg_offset IN (0, 383, 384) ORDER BY msg_offset;
+-- A group cannot be moved to what is not there, and loses nothing by being moved to
+-- where it begins.
+SELECT pg_temp.attempt(format('SELECT narad.seek(''rt_middle'', ''default'', 0, %s)', o)) FROM unnest('{0,383,601}'::int[]) o;
+SELECT narad.seek('rt_middle', 'default', 0, 384);
+SELECT count(*), min(msg_offset), max(deliveries) FROM narad.consume('rt_middle', 1000);
+SELECT frontier, lost_to_retention FROM narad.groups WHERE topic = 'rt_middle'::regclass;
+SELECT * FROM narad.verify('rt_middle');
+DROP TABLE rt_middle, taken;
+
+-- One lease that is extended, or one message that is due in a month, keeps its
+-- segment and all behind it, where everything else is settled; and none before it.
+SELECT narad.create_topic('rt_leased', segment_size => '256kB', cleanup => 'settled');
+SELECT narad.create_topic('rt_delayed', segment_size => '256kB', cleanup => 'settled');
+SELECT pg_temp.fill('rt_leased', 700), pg_temp.fill('rt_delayed', 700);
+SELECT msg_offset FROM narad.produce('rt_delayed', '"later"', deliver_after => '30 days');
+SELECT pg_temp.fill('rt_leased', 800), pg_temp.fill('rt_delayed', 799);
+SELECT pg_temp.settle('rt_leased', 'default', 700);
+SELECT receipt, msg_offset FROM narad.consume('rt_leased') \gset leased_
+SELECT narad.extend(:'leased_receipt', '1 hour') > now() AS extended, :leased_msg_offset AS msg_offset;
+SELECT pg_temp.settle('rt_leased', 'default', 1000);
+SELECT sum(pg_temp.settle('rt_delayed', 'default', 1000)) FROM generate_series(1, 2);
+CALL pg_temp.until_written('rt_leased');
+CALL pg_temp.until_written('rt_delayed');
+SELECT count(*) FROM unnest('{rt_leased,rt_delayed}'::regclass[]) t, narad.apply_retention(t);
+SELECT p.topic, earliest, p.end_offset, frontier, acked_ahead_ranges, in_flight, scheduled, lost_to_retention
+FROM narad.partitions p JOIN narad.groups g USING (topic) WHERE topic IN ('rt_leased'::regclass, 'rt_delayed'::regclass) ORDER BY 1;
+-- Limits of bytes and of age do not ask for them.
+SELECT messages_dropped FROM pg_temp.retain('rt_leased', 'retention_bytes => 400000') AS (segments_freed integer, messages_dropped bigint);
+SELECT messages_dropped FROM pg_temp.retain('rt_delayed', 'retention => ''1 ms''') AS (segments_freed integer, messages_dropped bigint);
+SELECT pg_temp.attempt(format('SELECT narad.ack(%L)', :'leased_receipt'));
+CALL pg_temp.until_written('rt_leased');
+CALL pg_temp.until_written('rt_delayed');
+SELECT count(*) FROM unnest('{rt_leased,rt_delayed}'::regclass[]) t, narad.apply_retention(t);
+SELECT p.topic, earliest, p.end_offset, frontier, acked_ahead_ranges, in_flight, lost_to_retention
+FROM narad.partitions p JOIN narad.groups g USING (topic) WHERE topic IN ('rt_leased'::regclass, 'rt_delayed'::regclass) ORDER BY 1;
+SELECT v.* FROM unnest('{rt_leased,rt_delayed}'::regclass[]) t, narad.verify(t) v;
+DROP TABLE rt_leased, rt_delayed;
+
 -- What the transaction itself has appended stays; so does what came before it
 -- in the same segments only as long.
 SELECT narad.create_topic('rt_open', segment_size => '256kB');

@@ -18,30 +18,21 @@ SQL
 }
 
 # p50 and p99 of the delivery, or of a commit and a SELECT together
-both() {
+late() {
     latency "$@" | awk '/^(delivery|commit|select)/ { a += $2; b += $3 } END { print a, b }'
 }
 
 # compare_latency WHAT AGAINST TARGET "A..." "B...": as compare, for p50 and p99
 compare_latency() {
-    local column name
-    rm -f "$scratch/late"
-    for _ in 1 2 3; do
-        echo "$($4) $($5)" >>"$scratch/late"
-    done
-    for column in 1 2; do
-        name=$([ $column = 1 ] && echo p50 || echo p99)
-        row "$1, $name, ms" "$2" "$(cut -d ' ' -f $column "$scratch/late" | median | cut -d ' ' -f 1)" \
-            "$(cut -d ' ' -f $((column + 2)) "$scratch/late" | median | cut -d ' ' -f 1)" \
-            "$(awk -v c=$column '{ print $c / $(c + 2) }' "$scratch/late" | median | awk '{ printf "%s (%s to %s, 3)", $1, $2, $3 }')" "$3"
-    done
+    compare_columns "$1" "$2" "$4" "$5" "p50, ms" "$3" "p99, ms" "$3"
 }
 
 bench_latency() {
+    local pairs=3
     compare_latency "produce to delivery, one waiting consumer, 500 msg/s" "a bare commit's and a SELECT 1's together" "1.5 at most" \
-        "both narad 5000 500 1" "both bare 5000 500 1"
+        "late narad 5000 500 1" "late bare 5000 500 1"
     compare_latency "the same" "LISTEN/NOTIFY and a SKIP LOCKED table" "below 1" \
-        "both narad 5000 500 1" "both listen 5000 500 1"
+        "late narad 5000 500 1" "late listen 5000 500 1"
     compare_latency "the same, 50 msg/s, 600 waiters" "1 waiter" "1.3 at most" \
-        "both narad 500 50 600" "both narad 500 50 1"
+        "late narad 500 50 600" "late narad 500 50 1"
 }

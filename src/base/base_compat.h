@@ -47,9 +47,18 @@ typedef PGIOAlignedBlock NaradIOBlock;
 /* Files become longer by one page a call of the storage manager up to 15. */
 #if PG_VERSION_NUM < 160000
 #define NARAD_COMPAT_EXTEND_BY_PAGE 1
-#define NaradCompatFilePath(smgr) relpath((smgr)->smgr_rnode, MAIN_FORKNUM)
 #else
 #define NARAD_COMPAT_EXTEND_BY_PAGE 0
+#endif
+
+/* The path of a main fork, to be freed. */
+#if PG_VERSION_NUM < 160000
+#define NaradCompatFilePath(smgr) relpath((smgr)->smgr_rnode, MAIN_FORKNUM)
+#elif PG_VERSION_NUM < 180000
+#define NaradCompatFilePath(smgr) relpath((smgr)->smgr_rlocator, MAIN_FORKNUM)
+#else
+#define NaradCompatFilePath(smgr) \
+	pstrdup(relpath((smgr)->smgr_rlocator, MAIN_FORKNUM).str)
 #endif
 
 /* Numbers of processes. */

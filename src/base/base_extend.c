@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * base_extend.c
- *	  Making a relation's file longer by many pages at once.
+ *	  Making a relation's file longer by many pages at once, filling its holes.
  *
  * From 16 on the storage manager does that, and reserves room on the disk
  * instead of writing zeros where the file system can.  Up to 15 it extends by
@@ -10,6 +10,10 @@
  * reserved through a descriptor of our own.  The storage manager asks for the
  * length of a file each time it needs it, and takes a longer one for granted,
  * as other processes make it so.
+ *
+ * A file with holes comes about where somebody extends it past pages that are
+ * not wanted yet.  The storage manager has nothing for filling them but to write
+ * zeros, which takes what was there; so that is done past it in all versions.
  *
  * Owns:       nothing.
  * Invariants: I10.  A page that was added has its place on the disk: a full
@@ -33,14 +37,10 @@
 
 #include "base/base_compat.h"
 #include "base/base_extend.h"
+#include "base/base_stop.h"
 
 /* A page of zeros, aligned for direct I/O; never written to. */
 static NaradIOBlock zero_block;
-
-#if NARAD_COMPAT_EXTEND_BY_PAGE
-
-/* For fewer pages it is not worth opening the file. */
-#define MIN_RESERVED	8
 
 /* Reserves a part of an open file; the error, or 0. */
 static int
@@ -49,6 +49,10 @@ reserve(int fd, off_t from, off_t len)
 #ifdef HAVE_POSIX_FALLOCATE
 	int			error;
 
+#ifdef NARAD_TESTING
+	if (NaradStopIsArmed("no-reserve"))
+		return EOPNOTSUPP;
+#endif
 	do
 		error = posix_fallocate(fd, from, len);
 	while (error == EINTR);
@@ -98,6 +102,42 @@ reserve_pages(SMgrRelation smgr, BlockNumber from, BlockNumber to)
 	return error == 0;
 }
 
+/* Where the file ends in which a page lies, or `to`, if that comes before. */
+static BlockNumber
+end_in_file(BlockNumber block, BlockNumber to)
+{
+	BlockNumber left = RELSEG_SIZE - block % RELSEG_SIZE;
+
+	return to - block > left ? block + left : to;
+}
+
+/*
+ * NaradFileReserve
+ *
+ * Sees to it that pages [from, to) of a main fork, which reaches that far, have
+ * room on the disk: holes are filled, and whatever else is there stays as it is.
+ * False if the file system cannot; then part of it may be done.  The caller
+ * holds the relation extension lock.  Errors 53100 if the disk is full.
+ */
+bool
+NaradFileReserve(SMgrRelation smgr, BlockNumber from, BlockNumber to)
+{
+	while (from < to)
+	{
+		BlockNumber end = end_in_file(from, to);
+
+		if (!reserve_pages(smgr, from, end))
+			return false;
+		from = end;
+	}
+	return true;
+}
+
+#if NARAD_COMPAT_EXTEND_BY_PAGE
+
+/* For fewer pages it is not worth opening the file. */
+#define MIN_RESERVED	8
+
 /* Adds pages that lie in one file. */
 static void
 extend_one_file(SMgrRelation smgr, BlockNumber from, BlockNumber to)
@@ -124,8 +164,7 @@ NaradFileExtend(SMgrRelation smgr, BlockNumber from, BlockNumber to)
 {
 	while (from < to)
 	{
-		BlockNumber left = RELSEG_SIZE - from % RELSEG_SIZE;
-		BlockNumber end = to - from > left ? from + left : to;
+		BlockNumber end = end_in_file(from, to);
 
 		extend_one_file(smgr, from, end);
 		from = end;

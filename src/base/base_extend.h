@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * base_extend.h
- *	  Making a relation's file longer by many pages at once.
+ *	  Making a relation's file longer by many pages at once, filling its holes.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -19,6 +19,14 @@
  */
 extern void NaradFileExtend(SMgrRelation smgr, BlockNumber from,
 							BlockNumber to);
+
+/*
+ * Sees to it that pages [from, to) of a main fork, which reaches that far, have
+ * room on the disk: holes are filled, and whatever else is there stays as it is.
+ * False if the file system cannot.  Errors 53100 if the disk is full.
+ */
+extern bool NaradFileReserve(SMgrRelation smgr, BlockNumber from,
+							 BlockNumber to);
 
 /* Makes a page that exists one of zeros, past the buffer pool. */
 extern void NaradFileWriteZeros(SMgrRelation smgr, BlockNumber block);

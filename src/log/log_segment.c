@@ -928,8 +928,22 @@ NaradSegmentFreeze(Relation rel, const NaradSegmentRef *ref, uint16 flags,
 }
 
 /*
- * Makes blocks [from, to) exist, extending the file if need be.  Those that
- * exist are written over, unless they lie before `recycled`.
+ * Writes zeros over blocks [from, to), where a file's holes can be filled in no
+ * other way.  What lies there may be needed again: by pg_rewind, which fetches
+ * what is named; and after a crash, unless the WAL by which it was freed is on
+ * disk.
+ */
+static void
+write_zeros(Relation rel, BlockNumber from, BlockNumber to)
+{
+	XLogFlush(NaradXLogBlocksGo(rel, from, to));
+	for (BlockNumber block = from; block < to; block++)
+		NaradFileWriteZeros(RelationGetSmgr(rel), block);
+}
+
+/*
+ * Makes blocks [from, to) exist with room on the disk, extending the file if
+ * need be.  Those before `recycled` have room, if they exist.
  */
 static void
 make_blocks(Relation rel, BlockNumber recycled, BlockNumber from,
@@ -937,21 +951,14 @@ make_blocks(Relation rel, BlockNumber recycled, BlockNumber from,
 {
 	BlockNumber first = Max(from, recycled);
 	BlockNumber nblocks;
-	BlockNumber block;
+	BlockNumber end;
 
 	NARAD_FAIL("write-zeros");	/* as if the disk were full */
 	LockRelationForExtension(rel, ExclusiveLock);
 	nblocks = smgrnblocks(RelationGetSmgr(rel), MAIN_FORKNUM);
-
-	/*
-	 * What lies there may be needed again: by pg_rewind, which fetches what
-	 * is named; and after a crash, unless the WAL by which it was freed is on
-	 * disk.
-	 */
-	if (first < Min(nblocks, to))
-		XLogFlush(NaradXLogBlocksGo(rel, first, Min(nblocks, to)));
-	for (block = first; block < Min(nblocks, to); block++)
-		NaradFileWriteZeros(RelationGetSmgr(rel), block);
+	end = Min(nblocks, to);
+	if (first < end && !NaradFileReserve(RelationGetSmgr(rel), first, end))
+		write_zeros(rel, first, end);
 	NaradFileExtend(RelationGetSmgr(rel), Max(from, nblocks), to);
 	UnlockRelationForExtension(rel, ExclusiveLock);
 }
@@ -959,10 +966,10 @@ make_blocks(Relation rel, BlockNumber recycled, BlockNumber from,
 /*
  * NaradSegmentPreparePages
  *
- * Makes pages [from, to) of a segment exist on disk as zeros: with room of
- * their own, not as a hole of the file, so that a full disk is reported here.
- * Those of its `recycled` first pages that exist need no zeros: another
- * segment wrote them, and its sequence on them tells that they are nothing.
+ * Makes pages [from, to) of a segment exist on disk: with room of their own,
+ * not as a hole of the file, so that a full disk is reported here.  What other
+ * segments wrote there may stay; the sequence on it tells that it is nothing.
+ * Those of its `recycled` first pages that exist are known to have room.
  * The pages must never have been used by this segment.  Takes the extension
  * lock for a run at a time, and may be cancelled in between, unless an LWLock
  * is held.

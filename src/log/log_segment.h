@@ -31,7 +31,7 @@ typedef struct NaradSegmentRef
 	uint16		flags;			/* same */
 	bool		continues;		/* begins in the middle of a large record */
 	uint32		pages_used;		/* sealed */
-	uint32		pages_recycled; /* whole slots: that need no zeros */
+	uint32		pages_recycled; /* whole slots: that have room */
 } NaradSegmentRef;
 
 /* Arithmetic; segment_pages is the topic's S. */
@@ -163,9 +163,10 @@ extern bool NaradSegmentFreeze(Relation rel, const NaradSegmentRef *ref,
 extern BlockNumber NaradMetaPageAllocate(Relation rel, struct NaradLogTopic *topic);
 
 /*
- * Makes pages [from, to) of a segment exist on disk, as zeros unless they are
- * among its `recycled` first ones; ENOSPC is reported here.  Does not touch the
- * entry.  May be cancelled unless an LWLock is held.
+ * Makes pages [from, to) of a segment exist on disk, with room of their own,
+ * which the `recycled` first ones have; ENOSPC is reported here.  What is on
+ * them is nothing.  Does not touch the entry.  May be cancelled unless an LWLock
+ * is held.
  */
 extern void NaradSegmentPreparePages(Relation rel, BlockNumber first_block,
 									 uint32 recycled, uint32 from, uint32 to);

@@ -43,6 +43,7 @@
 #include "utils/timestamp.h"
 
 #include "base/base_compat.h"
+#include "base/base_malloc.h"
 #include "log/log_append.h"
 #include "log/log_ddl.h"
 #include "log/log_partition.h"
@@ -351,6 +352,7 @@ naradam_multi_insert(Relation rel, TupleTableSlot **slots, int nslots,
 
 	check_may_insert(rel);
 	CheckForSerializableConflictIn(rel, NULL, InvalidBlockNumber);
+	NaradMallocKeep();
 
 	work = AllocSetContextCreate(CurrentMemoryContext, "narad insert",
 								 ALLOCSET_DEFAULT_SIZES);

@@ -186,7 +186,7 @@ typedef struct NaradConsumer
 	TimestampTz claimed_at;
 	int			mark;			/* actions before the group's claims */
 	int			nclaims;
-	NaradClaim	claims[MAX_CLAIMS];
+	NaradClaim	claims[MAX_CLAIMS]; /* last: set as they are made */
 } NaradConsumer;
 
 /* --------------------------------------------- pending ones and rechecks */
@@ -1626,13 +1626,15 @@ int
 NaradConsume(Relation rel, NaradRelInfo *info, const NaradConsumeArgs *args,
 			 NaradMessageEmit emit, void *arg)
 {
-	NaradConsumer *c = palloc0(sizeof(NaradConsumer));
+	NaradConsumer *c = palloc(sizeof(NaradConsumer));
 	NaradRelInfo own_info = *info;
 	const NaradTopicSettings *settings;
 	int			mark = NaradXactMark();
 	int			ntaken;
 
 	Assert(info->shared != NULL && args->max_messages >= 1);
+
+	memset(c, 0, offsetof(NaradConsumer, claims));
 
 	/* Copies: the originals may go with the next invalidation. */
 	settings = NaradTopicSettingsGet(rel);

@@ -15,8 +15,8 @@
  * The entries lie in chunks, so that the heap of a million grows without being
  * copied: twice its memory would not be there.  What an entry stands for is in
  * the log; the heap is made anew from the records by whoever consumes after a
- * restart.  An entry is not removed when its message is settled before its time
- * (its segment was dropped): whoever finds it due drops it.
+ * restart.  What retention drops goes at once; an entry whose message is settled
+ * otherwise before its time is dropped by whoever finds it due.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -122,19 +122,15 @@ NaradDueFirst(const NaradDueHeap *heap)
 }
 
 /*
- * Removes the one that is due first; there is one.  Frees memory that is not
- * going to be used soon.
+ * Puts an entry in place of entry `at`, or further down.  What is below that
+ * place is a heap.
  */
-void
-NaradDuePop(NaradDueHeap *heap)
+static void
+sift_down(NaradDueHeap *heap, uint64 at, NaradDue moved)
 {
-	NaradDue	moved;
-	uint64		at = 0;
 	uint64		child;
 
-	Assert(heap->nentries > 0);
-	moved = *entry(heap, --heap->nentries);
-	for (child = 1; child < heap->nentries; child = 2 * at + 1)
+	for (child = 2 * at + 1; child < heap->nentries; child = 2 * at + 1)
 	{
 		if (child + 1 < heap->nentries &&
 			comes_before(entry(heap, child + 1), entry(heap, child)))
@@ -144,14 +140,58 @@ NaradDuePop(NaradDueHeap *heap)
 		*entry(heap, at) = *entry(heap, child);
 		at = child;
 	}
-	if (heap->nentries > 0)
-		*entry(heap, at) = moved;
+	*entry(heap, at) = moved;
+}
 
-	/* One is kept, for an add that comes next. */
-	if (heap->nchunks > 1 &&
-		heap->nentries + NARAD_DUE_CHUNK <=
-		(uint64) (heap->nchunks - 1) * NARAD_DUE_CHUNK)
-		NaradFree(heap->chunks[--heap->nchunks]);
+/* Frees chunks without entries, but one, for an add that comes next. */
+static void
+free_chunks(NaradDueHeap *heap)
+{
 	if (heap->nentries == 0)
+	{
 		NaradDueClear(heap);
+		return;
+	}
+	while (heap->nchunks > 1 &&
+		   heap->nentries + NARAD_DUE_CHUNK <=
+		   (uint64) (heap->nchunks - 1) * NARAD_DUE_CHUNK)
+		NaradFree(heap->chunks[--heap->nchunks]);
+}
+
+/*
+ * Removes the one that is due first; there is one.  Frees memory that is not
+ * going to be used soon.
+ */
+void
+NaradDuePop(NaradDueHeap *heap)
+{
+	NaradDue	last;
+
+	Assert(heap->nentries > 0);
+	last = *entry(heap, --heap->nentries);
+	if (heap->nentries > 0)
+		sift_down(heap, 0, last);
+	free_chunks(heap);
+}
+
+/*
+ * Removes all below an offset, in a time that grows with the number of
+ * entries.  Frees memory as NaradDuePop.
+ */
+void
+NaradDueTrim(NaradDueHeap *heap, NaradOffset offset)
+{
+	uint64		nkept = 0;
+
+	for (uint64 i = 0; i < heap->nentries; i++)
+	{
+		if (entry(heap, i)->offset >= offset)
+			*entry(heap, nkept++) = *entry(heap, i);
+	}
+	if (nkept == heap->nentries)
+		return;
+	heap->nentries = nkept;
+	for (uint64 i = nkept / 2; i-- > 0;)
+		sift_down(heap, i, *entry(heap, i));
+	free_chunks(heap);
 }

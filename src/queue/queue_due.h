@@ -49,4 +49,7 @@ extern const NaradDue *NaradDueFirst(const NaradDueHeap *heap);
 /* Removes it. */
 extern void NaradDuePop(NaradDueHeap *heap);
 
+/* Removes all below an offset. */
+extern void NaradDueTrim(NaradDueHeap *heap, NaradOffset offset);
+
 #endif							/* QUEUE_DUE_H */

@@ -153,6 +153,8 @@ NaradShardOvertake(NaradShard *shard, NaradOffset start)
 	nlost = count_unsettled(shard, start);
 	remove_leases(shard, start);
 	NaradSetTrim(&shard->pending, start);
+	if (nlost > 0)
+		NaradDueTrim(&shard->due, start);
 	NaradDeadLetterDropped(shard, start);
 	note_loss(shard, from, start - 1);
 	shard->lost += nlost;

@@ -19,8 +19,9 @@
  * The path of an ack is: receipt -> relation that has the topic id (shared
  * memory) -> lock on it -> its topic id -> shared topic -> privileges -> group
  * -> shard.  DROP and TRUNCATE take AccessExclusiveLock, so whatever is found
- * after the lock stays until the transaction ends.  No group, topic or shard
- * is loaded for an ack: a live lease is in memory, or it is not.
+ * after the lock stays until the transaction ends, and need not be looked for
+ * again by the same call.  No group, topic or shard is loaded for an ack: a
+ * live lease is in memory, or it is not.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -55,15 +56,6 @@
 
 /* To this retry_delay grows. */
 #define MAX_RETRY_DELAY	(12 * USECS_PER_HOUR)
-
-/* What a receipt leads to. */
-typedef struct NaradSettleTarget
-{
-	NaradShard *shard;
-	NaradOffset start;			/* of its partition */
-	int64		visibility_timeout; /* us; the topic's */
-	NaradRetryPolicy policy;
-} NaradSettleTarget;
 
 /* ------------------------------------------------- how leases come back */
 
@@ -180,6 +172,28 @@ NaradShardExpire(NaradShard *shard, int64 now, int max)
 
 /* ---------------------------------------------------- receipt to lease */
 
+/* Do both lead to the same shard? */
+static bool
+is_same_place(const NaradReceipt *a, const NaradReceipt *b)
+{
+	return a->topic_id == b->topic_id && a->group_id == b->group_id &&
+		a->partition == b->partition;
+}
+
+/* What the settings of a topic say, and where one of its partitions is. */
+static void
+look_at_topic(Relation rel, int partition, NaradSettleTarget *target)
+{
+	const NaradTopicSettings *settings = NaradTopicSettingsGet(rel);
+	NaradRelInfo *info;
+
+	target->visibility_timeout = settings->visibility_timeout;
+	NaradRetryPolicyGet(settings, &target->policy);
+	info = NaradRelInfoLook(rel);
+	target->part = info != NULL && info->shared != NULL ?
+		NaradLogPartitionFind(info->shared, partition) : NULL;
+}
+
 /*
  * Finds the shard of a receipt and locks its topic.  Errors for want of
  * privileges.  The relation stays locked, and so the shard stays.
@@ -187,14 +201,16 @@ NaradShardExpire(NaradShard *shard, int64 now, int max)
 static NaradSettleStatus
 find_shard(const NaradReceipt *receipt, NaradSettleTarget *target)
 {
-	Oid			relid = NaradQueueTopicRelid(receipt->topic_id);
+	Oid			relid;
 	NaradQueueTopic *topic = NULL;
 	NaradGroup *group;
 	NaradRelInfo *info;
-	NaradLogPartition *part = NULL;
-	const NaradTopicSettings *settings;
 	Relation	rel;
 
+	if (target->shard != NULL && is_same_place(&target->last, receipt))
+		return NARAD_SETTLE_OK;
+	target->shard = NULL;
+	relid = NaradQueueTopicRelid(receipt->topic_id);
 	if (!OidIsValid(relid))
 		return NaradQueueTopicWasGone(receipt->topic_id) ?
 			NARAD_SETTLE_TOPIC_CHANGED : NARAD_SETTLE_UNKNOWN;
@@ -213,22 +229,19 @@ find_shard(const NaradReceipt *receipt, NaradSettleTarget *target)
 	}
 
 	NaradTopicCheckAcl(rel, ACL_SELECT | ACL_UPDATE);
+	if (receipt->partition >= NARAD_MAX_PARTITIONS)
+	{
+		relation_close(rel, NoLock);
+		return NARAD_SETTLE_UNKNOWN;
+	}
 	NaradLogTopicKeep(rel);
-	settings = NaradTopicSettingsGet(rel);
-	target->visibility_timeout = settings->visibility_timeout;
-	NaradRetryPolicyGet(settings, &target->policy);
-	info = NaradRelInfoLook(rel);
-	target->start = 0;
-	if (info != NULL && info->shared != NULL &&
-		receipt->partition < NARAD_MAX_PARTITIONS)
-		part = NaradLogPartitionFind(info->shared, (int) receipt->partition);
-	if (part != NULL)
-		target->start = pg_atomic_read_u64(&part->start_offset);
+	look_at_topic(rel, (int) receipt->partition, target);
 	relation_close(rel, NoLock);
 
 	group = NaradGroupById(topic, receipt->group_id);
-	if (group == NULL || receipt->partition >= NARAD_MAX_PARTITIONS)
+	if (group == NULL)
 		return NARAD_SETTLE_UNKNOWN;
+	target->last = *receipt;
 	target->shard = NaradShardFind(group, receipt->group_id,
 								   (int) receipt->partition);
 	return target->shard != NULL ? NARAD_SETTLE_OK : NARAD_SETTLE_UNKNOWN;
@@ -249,7 +262,9 @@ find_lease(const NaradSettleTarget *target, const NaradReceipt *receipt,
 
 	if (!NaradShardIsOf(shard, receipt->group_id))
 		return NARAD_SETTLE_UNKNOWN;
-	(void) NaradShardOvertake(shard, target->start);
+	if (target->part != NULL)
+		(void) NaradShardOvertake(shard,
+								  pg_atomic_read_u64(&target->part->start_offset));
 	if (receipt->offset < shard->frontier ||
 		NaradSetContains(&shard->settled, receipt->offset))
 		return NaradShardWasOvertaken(shard, receipt->offset) ?
@@ -301,29 +316,28 @@ keep_reason(const char *reason, const NaradRetryPolicy *policy)
 }
 
 static NaradSettleStatus
-pin_receipt(NaradActionKind kind, const NaradReceipt *receipt, int64 delay,
-			const char *reason)
+pin_receipt(NaradSettleTarget *target, NaradActionKind kind,
+			const NaradReceipt *receipt, int64 delay, const char *reason)
 {
-	NaradSettleTarget target;
 	NaradSettleStatus status;
 	NaradShard *shard;
 	NaradLease *lease = NULL;
 	char	   *kept;
 
-	status = find_shard(receipt, &target);
+	status = find_shard(receipt, target);
 	if (status != NARAD_SETTLE_OK)
 		return status;
-	shard = target.shard;
+	shard = target->shard;
 
 	if (kind == NARAD_ACTION_ACK && narad_ack_mode == NARAD_ACK_TRANSACTIONAL)
 		(void) GetTopTransactionId();
 	NaradXactReserve(1);
 	NARAD_STOP("ack-found");
 
-	kept = keep_reason(reason, &target.policy);
+	kept = keep_reason(reason, &target->policy);
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
-	shard->policy = target.policy;
-	status = find_lease(&target, receipt, NaradClockNow(), &lease);
+	shard->policy = target->policy;
+	status = find_lease(target, receipt, NaradClockNow(), &lease);
 	if (status == NARAD_SETTLE_OK)
 		NaradXactPin(kind, shard, lease, delay, kept);
 	LWLockRelease(&shard->lock);
@@ -339,9 +353,9 @@ pin_receipt(NaradActionKind kind, const NaradReceipt *receipt, int64 delay,
  * read-only transactions, and holds no narad lock.
  */
 NaradSettleStatus
-NaradAck(const NaradReceipt *receipt)
+NaradAck(NaradSettleTarget *target, const NaradReceipt *receipt)
 {
-	return pin_receipt(NARAD_ACTION_ACK, receipt, 0, NULL);
+	return pin_receipt(target, NARAD_ACTION_ACK, receipt, 0, NULL);
 }
 
 /*
@@ -351,24 +365,32 @@ NaradAck(const NaradReceipt *receipt)
  * deliveries and there is memory.
  */
 NaradSettleStatus
-NaradNack(const NaradReceipt *receipt, int64 delay, const char *reason)
+NaradNack(NaradSettleTarget *target, const NaradReceipt *receipt, int64 delay,
+		  const char *reason)
 {
-	return pin_receipt(NARAD_ACTION_NACK, receipt, delay, reason);
+	return pin_receipt(target, NARAD_ACTION_NACK, receipt, delay, reason);
 }
 
 /*
- * Gives up the locks that NaradAck or NaradNack took for a receipt, in the same
- * call, after NaradXactSettleEarly: nothing is remembered of the topic.
+ * Gives up the locks that NaradAck took for the receipts of one call, in that
+ * call, after NaradXactSettleEarly: nothing is remembered of their topics.  It
+ * locked only for those that lead elsewhere than the one before.
  */
 void
-NaradSettleUnlock(const NaradReceipt *receipt)
+NaradSettleUnlock(const NaradReceipt *receipts, int n)
 {
-	Oid			relid = NaradQueueTopicRelid(receipt->topic_id);
+	for (int i = 0; i < n; i++)
+	{
+		Oid			relid;
 
-	if (!OidIsValid(relid))
-		return;
-	NaradLogTopicUnkeep(relid);
-	UnlockRelationOid(relid, RowExclusiveLock);
+		if (i > 0 && is_same_place(&receipts[i - 1], &receipts[i]))
+			continue;
+		relid = NaradQueueTopicRelid(receipts[i].topic_id);
+		if (!OidIsValid(relid))
+			continue;
+		NaradLogTopicUnkeep(relid);
+		UnlockRelationOid(relid, RowExclusiveLock);
+	}
 }
 
 /*
@@ -378,25 +400,25 @@ NaradSettleUnlock(const NaradReceipt *receipt)
  * Otherwise as NaradAck.
  */
 NaradSettleStatus
-NaradExtend(const NaradReceipt *receipt, int64 timeout, TimestampTz *expires_at)
+NaradExtend(NaradSettleTarget *target, const NaradReceipt *receipt,
+			int64 timeout, TimestampTz *expires_at)
 {
-	NaradSettleTarget target;
 	NaradSettleStatus status;
 	NaradShard *shard;
 	NaradLease *lease = NULL;
 	int64		now;
 
-	status = find_shard(receipt, &target);
+	status = find_shard(receipt, target);
 	if (status != NARAD_SETTLE_OK)
 		return status;
-	shard = target.shard;
+	shard = target->shard;
 	if (timeout < 0)
-		timeout = target.visibility_timeout;
+		timeout = target->visibility_timeout;
 	timeout = Min(timeout, MAX_DELAY);
 
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	now = NaradClockNow();
-	status = find_lease(&target, receipt, now, &lease);
+	status = find_lease(target, receipt, now, &lease);
 	if (status == NARAD_SETTLE_OK)
 	{
 		lease->expires_at = GetCurrentTimestamp() + timeout;

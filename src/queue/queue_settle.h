@@ -28,25 +28,42 @@ typedef enum NaradSettleStatus
 } NaradSettleStatus;
 
 /*
+ * Where the receipts of one call lead: mostly the next to the same shard as the
+ * last, so it is found, and the topic locked and its privileges checked, once.
+ * All zero at first, and not kept over the call.
+ */
+typedef struct NaradSettleTarget
+{
+	NaradReceipt last;			/* that was looked for */
+	NaradShard *shard;			/* NULL: none was found yet */
+	NaradLogPartition *part;	/* or NULL: never used since the start */
+	int64		visibility_timeout; /* us; the topic's */
+	NaradRetryPolicy policy;
+} NaradSettleTarget;
+
+/*
  * Each finds the topic by the receipt, locks it (RowExclusiveLock, kept to
  * the transaction's end), checks SELECT and UPDATE on it, and pins, or
  * extends.  What is pinned is settled or returned at commit, and is leased as
  * before after a rollback (I5).
  */
-extern NaradSettleStatus NaradAck(const NaradReceipt *receipt);
+extern NaradSettleStatus NaradAck(NaradSettleTarget *target,
+								  const NaradReceipt *receipt);
 
-/* Gives up the locks that one of these took: what it did is settled. */
-extern void NaradSettleUnlock(const NaradReceipt *receipt);
+/* Gives up the locks that a call took which acknowledged these: all are settled. */
+extern void NaradSettleUnlock(const NaradReceipt *receipts, int n);
 
 /*
  * delay in us, 0: available at commit, NARAD_RETRY_DELAY: by the topic's
  * settings.  The reason, or NULL, is kept for a dead letter if there is memory.
  */
-extern NaradSettleStatus NaradNack(const NaradReceipt *receipt, int64 delay,
+extern NaradSettleStatus NaradNack(NaradSettleTarget *target,
+								   const NaradReceipt *receipt, int64 delay,
 								   const char *reason);
 
 /* timeout in us, -1: the topic's visibility_timeout. */
-extern NaradSettleStatus NaradExtend(const NaradReceipt *receipt, int64 timeout,
+extern NaradSettleStatus NaradExtend(NaradSettleTarget *target,
+									 const NaradReceipt *receipt, int64 timeout,
 									 TimestampTz *expires_at);
 
 /* "expired", "leased_again", "settled", ... */

@@ -66,7 +66,11 @@
 #include "queue/queue_state.h"
 #include "queue/queue_xact.h"
 
-/* A lease gets so long after a rollback to savepoint, if its time is over. */
+/*
+ * A lease gets so long after a rollback to savepoint, if its time is over.  Also
+ * when all of the transaction is rolled back with the savepoint open: the
+ * server undoes that first, and nobody can tell yet what follows.
+ */
 #define SAVEPOINT_GRACE		(5 * INT64CONST(1000000))
 
 /* A list larger than this is not kept for the next transaction. */

@@ -34,6 +34,7 @@
 
 #include "base/base_error.h"
 #include "base/base_guc.h"
+#include "base/base_malloc.h"
 #include "queue/queue_topic.h"
 #include "sql/sql_args.h"
 
@@ -79,6 +80,7 @@ NaradArgTopic(FunctionCallInfo fcinfo, int argno, LOCKMODE lockmode)
 				(errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation with OID %u does not exist", relid)));
 	NaradTopicCheck(rel);
+	NaradMallocKeep();
 	return rel;
 }
 

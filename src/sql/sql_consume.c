@@ -39,7 +39,6 @@
 #include "queue/queue_consume.h"
 #include "queue/queue_token.h"
 #include "sql/sql_args.h"
-#include "sql/sql_rows.h"
 #include "sql/sql_settle.h"
 
 #define ARG_MAX_MESSAGES	1
@@ -263,7 +262,7 @@ consume(FunctionCallInfo fcinfo, const char *function, bool bytes,
 	if (!PG_ARGISNULL(ARG_ACK))
 		NaradAckAll(PG_GETARG_ARRAYTYPE_P(ARG_ACK), "ack");
 
-	NaradRowsBegin(fcinfo);
+	InitMaterializedSRF(fcinfo, 0);
 	call.sink.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	if (take_messages(rel, &call))
 	{

@@ -33,7 +33,6 @@
 #include "queue/queue_await.h"
 #include "queue/queue_topic.h"
 #include "sql/sql_args.h"
-#include "sql/sql_rows.h"
 
 #define ARG_PARTITION		1
 #define ARG_FROM_OFFSET		2
@@ -212,7 +211,7 @@ fetch(FunctionCallInfo fcinfo, bool bytes, const char *instead)
 	call.instead = instead;
 	check_topic(rel, &call);
 	take_arguments(fcinfo, rel, &call);
-	NaradRowsBegin(fcinfo);
+	InitMaterializedSRF(fcinfo, 0);
 	call.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	if (read_on(rel, &call) || call.wait == 0)
 	{

@@ -144,6 +144,7 @@ parse_array_argument(FunctionCallInfo fcinfo, ReceiptList *list)
 static void
 ack_list(const ReceiptList *list)
 {
+	NaradSettleTarget target = {0};
 	int			i;
 
 	for (i = 0; i < list->nreceipts; i++)
@@ -151,7 +152,7 @@ ack_list(const ReceiptList *list)
 		NaradSettleStatus status;
 
 		CHECK_FOR_INTERRUPTS();
-		status = NaradAck(&list->receipts[i]);
+		status = NaradAck(&target, &list->receipts[i]);
 		if (status != NARAD_SETTLE_OK)
 			NaradSettleReport(status, &list->receipts[i]);
 	}
@@ -178,13 +179,11 @@ bool
 NaradAckSettleEarly(ArrayType *receipts, const char *name)
 {
 	ReceiptList list;
-	int			i;
 
 	if (!NaradXactSettleEarly())
 		return false;
 	parse_array(receipts, name, &list);
-	for (i = 0; i < list.nreceipts; i++)
-		NaradSettleUnlock(&list.receipts[i]);
+	NaradSettleUnlock(list.receipts, list.nreceipts);
 	return true;
 }
 
@@ -217,6 +216,7 @@ Datum
 narad_try_ack(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	NaradSettleTarget target = {0};
 	NaradArgArray array;
 	int			i;
 
@@ -240,7 +240,7 @@ narad_try_ack(PG_FUNCTION_ARGS)
 		CHECK_FOR_INTERRUPTS();
 		is_receipt = parse_receipt(array.values[i], &receipt);
 		if (is_receipt)
-			status = NaradAck(&receipt);
+			status = NaradAck(&target, &receipt);
 		values[0] = array.values[i];
 		values[1] = BoolGetDatum(is_receipt && status == NARAD_SETTLE_OK);
 		isnull[2] = DatumGetBool(values[1]);
@@ -265,6 +265,7 @@ narad_try_ack(PG_FUNCTION_ARGS)
 static void
 nack_list(FunctionCallInfo fcinfo, const ReceiptList *list)
 {
+	NaradSettleTarget target = {0};
 	int64		delay = NARAD_RETRY_DELAY;
 	char	   *reason = NULL;
 	int			i;
@@ -279,7 +280,7 @@ nack_list(FunctionCallInfo fcinfo, const ReceiptList *list)
 		NaradSettleStatus status;
 
 		CHECK_FOR_INTERRUPTS();
-		status = NaradNack(&list->receipts[i], delay, reason);
+		status = NaradNack(&target, &list->receipts[i], delay, reason);
 		if (status != NARAD_SETTLE_OK)
 			NaradSettleReport(status, &list->receipts[i]);
 	}
@@ -324,10 +325,12 @@ extend_timeout(FunctionCallInfo fcinfo)
 }
 
 static TimestampTz
-extend_lease(const NaradReceipt *receipt, int64 timeout)
+extend_lease(NaradSettleTarget *target, const NaradReceipt *receipt,
+			 int64 timeout)
 {
 	TimestampTz expires_at;
-	NaradSettleStatus status = NaradExtend(receipt, timeout, &expires_at);
+	NaradSettleStatus status = NaradExtend(target, receipt, timeout,
+										   &expires_at);
 
 	if (status != NARAD_SETTLE_OK)
 		NaradSettleReport(status, receipt);
@@ -337,19 +340,22 @@ extend_lease(const NaradReceipt *receipt, int64 timeout)
 Datum
 narad_extend(PG_FUNCTION_ARGS)
 {
+	NaradSettleTarget target = {0};
 	NaradReceipt receipt;
 
 	NaradArgCheckWritable("extend()");
 	if (PG_ARGISNULL(0))
 		null_receipt();
 	parse_receipt_or_error(PG_GETARG_DATUM(0), &receipt);
-	PG_RETURN_TIMESTAMPTZ(extend_lease(&receipt, extend_timeout(fcinfo)));
+	PG_RETURN_TIMESTAMPTZ(extend_lease(&target, &receipt,
+									   extend_timeout(fcinfo)));
 }
 
 Datum
 narad_extend_array(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	NaradSettleTarget target = {0};
 	ReceiptList list;
 	int64		timeout;
 	int			i;
@@ -365,7 +371,7 @@ narad_extend_array(PG_FUNCTION_ARGS)
 
 		CHECK_FOR_INTERRUPTS();
 		values[0] = list.texts[i];
-		values[1] = TimestampTzGetDatum(extend_lease(&list.receipts[i],
+		values[1] = TimestampTzGetDatum(extend_lease(&target, &list.receipts[i],
 													 timeout));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
 							 isnull);

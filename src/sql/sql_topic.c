@@ -8,7 +8,8 @@
  *				them, and only those of topics that the caller owns.  (A row
  *				is deleted when its topic is dropped, elsewhere.)
  * Invariants:	a column is null where the default holds, so that a default
- *				may change with a later version.
+ *				may change with a later version.  I9: alter_topic with the
+ *				values that a topic has writes nothing.
  * Locks:		create_topic has the AccessExclusiveLock of CREATE TABLE;
  *				drop_topic and purge_topic take it after the check of
  *				privileges, by OID, and keep it;
@@ -56,6 +57,7 @@
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -177,6 +179,36 @@ copy_settings_row(Relation settings, Oid relid)
 	systable_endscan(scan);
 	list_free(indexes);
 	return tuple;
+}
+
+/*
+ * Forgets what a change would leave as it is.  The caller holds a lock on the
+ * topic that keeps others from changing its row.
+ */
+static void
+forget_unchanged(Oid relid, SettingsChange *change)
+{
+	Relation	settings = open_settings(AccessShareLock);
+	TupleDesc	desc = RelationGetDescr(settings);
+	HeapTuple	row = copy_settings_row(settings, relid);
+	int			i;
+
+	for (i = 0; i < NARAD_SETTING_LAST; i++)
+	{
+		Form_pg_attribute attr = TupleDescAttr(desc, i);
+		bool		isnull = true;
+		Datum		value = (Datum) 0;
+
+		if (!change->is_given[i])
+			continue;
+		if (row != NULL)
+			value = heap_getattr(row, i + 1, desc, &isnull);
+		if (isnull == change->isnull[i] &&
+			(isnull || datum_image_eq(value, change->values[i],
+									  attr->attbyval, attr->attlen)))
+			change->is_given[i] = false;
+	}
+	table_close(settings, AccessShareLock);
 }
 
 /*
@@ -788,6 +820,7 @@ narad_alter_topic(PG_FUNCTION_ARGS)
 	take_reset(fcinfo, &change);
 	refuse_changes(fcinfo, rel);
 	take_growth(fcinfo, rel);
+	forget_unchanged(RelationGetRelid(rel), &change);
 
 	/*
 	 * Who consumes from now on is to know: nobody hands out messages by the

@@ -30,6 +30,7 @@
 #include "utils/guc.h"
 #include "utils/rel.h"
 
+#include "base/base_stop.h"
 #include "log/log_tableam.h"
 #include "queue/queue_token.h"
 #include "queue/queue_topic.h"
@@ -57,6 +58,7 @@ send_notices(void)
 								 false);
 		for (i = 0; i < nnotices; i++)
 			Async_Notify(notices[i].channel, "");
+		NARAD_FAIL("notify-commit");	/* as if the server's queue were full */
 		CommitTransactionCommand();
 		NaradTokenSent(notices, nnotices);
 	}

@@ -229,6 +229,47 @@ SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'narad worker' AN
 SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'narad%'
 	AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL OR xact_start IS NOT NULL)}), '0',
 		'the worker sleeps outside a transaction');
+
+	# Nor do those who come and go without a message, or a setting that is given again.
+	my $script = PostgreSQL::Test::Utils::tempdir() . '/come_and_go.sql';
+	append_to_file($script, <<'EOF');
+SELECT narad.consume('idle', 10, wait => '10 ms', consumer_group => 'nothing');
+CALL narad.wait('idle', '10 ms', 'nothing');
+SELECT narad.fetch('idle', 0, 10, wait => '10 ms');
+SELECT narad.consume('idle', notify => 'here', consumer_group => 'nothing');
+EOF
+	$node->safe_psql('postgres', "SELECT narad.create_group('idle', 'nothing', 'latest')");
+	$node->safe_psql('postgres', "SELECT narad.alter_topic('idle', cleanup => 'settled', retention => '1 day',"
+		  . " retention_bytes => 1000000, max_deliveries => 5, retry_delay => '1 s', retry_backoff => 2)");
+	my @quiet = (
+		[ 'waiters that come and go write no WAL', sub {
+			run_log([ 'pgbench', '-n', '-C', '-c', 4, '-t', 5, '-f', $script, '-h', $node->host,
+				'-p', $node->port, 'postgres' ]) or die 'pgbench failed' } ],
+		[ 'nor do those who are asleep when they are ended', sub {
+			my $s = narad_session($node);
+			my $pid = $s->backend_pid;
+			$s->send("SELECT narad.consume('idle', wait => '60 s', consumer_group => 'nothing')");
+			poll_until('one waits', sub { one_value($node, "SELECT count(*) FROM narad.waiters WHERE pid = $pid") == 1 });
+			$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+			$s->finish } ],
+		[ 'nor does a setting that is given again', sub {
+			$node->safe_psql('postgres', q{SELECT narad.alter_topic('idle', cleanup => 'settled', retention => '1 day',
+	retention_bytes => 1000000, max_deliveries => 5, retry_delay => '1 s', retry_backoff => 2, ordering => 'none',
+	partitions => 1, reset => '{dead_letter_topic,dedup_window}') FROM generate_series(1, 20)}) } ]);
+	foreach (@quiet)
+	{
+		my ($name, $code) = @$_;
+		my ($from, $to) = ('', '0');
+
+		# Of others, who may write now and then, several rounds are free.
+		for (my $i = 0; $i < 10 && $from ne $to; $i++)
+		{
+			$from = one_value($node, 'SELECT pg_current_wal_insert_lsn()');
+			$code->();
+			$to = one_value($node, 'SELECT pg_current_wal_insert_lsn()');
+		}
+		is($to, $from, $name);
+	}
 }
 
 # Databases: the worker of an idle one is in nobody's way.

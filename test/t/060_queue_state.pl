@@ -68,13 +68,19 @@ sub comes
 		  . " FROM narad.consume('$t', $max)");
 }
 
+sub is_written
+{
+	my ($t) = @_;
+	return one_value($node, 'SELECT coalesce(sum(unpersisted_ranges), 1) FROM narad.groups'
+		  . " WHERE topic = '$t'::regclass") eq '0';
+}
+
 # Until the acks so far would survive a crash.
 sub wait_until_durable
 {
 	my ($t) = @_;
 	return poll_until("acks of $t are durable", sub {
-		return 0 if one_value($node, 'SELECT coalesce(sum(unpersisted_ranges), 1) FROM narad.groups'
-			  . " WHERE topic = '$t'::regclass") ne '0';
+		return 0 unless is_written($t);
 		my $lsn = one_value($node, 'SELECT pg_current_wal_insert_lsn()');
 		return poll_until('WAL is flushed', sub {
 			one_value($node, "SELECT pg_current_wal_flush_lsn() >= '$lsn'") eq 't' });
@@ -126,6 +132,35 @@ sub error_of
 	$s->quit;
 	crash();
 	is(comes('large'), '', 'nothing comes again');
+}
+
+# How large the state is, depends on how many ranges there are, not on how long.
+{
+	my $s = narad_session($node);
+	my (%npages, %nranges);
+	fresh_topic('hole', 100001);
+	my ($kept) = $s->rows("SELECT receipt, msg_offset FROM narad.consume('hole')");
+	is($kept->[1], 0, 'the first message is leased, and stays so');
+	foreach my $round (1 .. 10)
+	{
+		$s->rows("SELECT narad.ack(array_agg(receipt)) FROM narad.consume('hole', 10000)");
+		poll_until('the acks are written', sub { is_written('hole') });
+		$s->rows('CHECKPOINT');
+		$nranges{ $s->value("SELECT frontier || ' ' || acked_ahead_ranges || ' ' || in_flight FROM narad.groups"
+			  . " WHERE topic = 'hole'::regclass") }++;
+		my $n = 0;
+		edit_state_pages(file_of('hole'), sub { $n++; return });
+		$npages{$n}++;
+	}
+	is(join(', ', keys %nranges), '-1 1 1', '100000 acks ahead of it are one range, all the time');
+	is(join(', ', keys %npages), '1', 'on one page');
+	is($s->try("SELECT narad.extend('$kept->[0]', '1 hour')"), '00000', 'its lease is live');
+	ok(wait_until_durable('hole'), 'the acks are durable');
+	$s->quit;
+	crash();
+	is(one_value($node, "SELECT msg_offset, (SELECT frontier || ' ' || acked_ahead_ranges FROM narad.groups"
+		  . " WHERE topic = 'hole'::regclass) FROM narad.consume('hole', 1000)"), '0|-1 1',
+		'after a crash that message comes again, and no other');
 }
 
 # The pages of a dropped group's state serve the next one.

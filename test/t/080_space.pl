@@ -2,6 +2,8 @@
 #
 # I10: a topic costs what it holds, on disk and so in base backups and on
 #      standbys, however many partitions it has; a full disk costs nothing.
+#      Pages that were prepared have their room, also in holes of the file,
+#      which are filled without WAL.
 # I11: a damaged last page loses its own records; its partition goes on, at
 #      the next offset while the server runs, and after a restart at one that
 #      cannot have been given, also behind a jump.
@@ -35,11 +37,11 @@ my %rows;
 # Every record's value tells partition and number.
 sub fill
 {
-	my ($topic, $partitions, $to) = @_;
+	my ($topic, $partitions, $to, $order) = @_;
 	my $from = $rows{$topic} || 0;
 	$node->safe_psql('postgres', "INSERT INTO $topic (partition, value)"
 		  . " SELECT p, to_jsonb(rpad(p || '.' || i || '.', $len, 'x'))"
-		  . " FROM generate_series($from, $to - 1) i, generate_series(0, $partitions - 1) p");
+		  . " FROM generate_series($from, $to - 1) i, generate_series(0, $partitions - 1) p " . ($order || ''));
 	$rows{$topic} = $to;
 	return;
 }
@@ -102,6 +104,40 @@ foreach my $size ('256kB', '512kB', '1MB', '1GB')
 fill('segment_1GB', 3, 18 * 1024);
 is_whole($node, 'segment_1GB', 3, 'many units in a slot: contents');
 
+# Partitions that grow side by side leave holes to each other.
+sub named_blocks
+{
+	my ($from) = @_;
+	return one_value($node, q{
+SELECT count(*) FROM pg_get_wal_records_info('} . $from . q{', pg_current_wal_flush_lsn())
+WHERE record_type = 'FPI_FOR_HINT' AND block_ref LIKE '%/' || pg_relation_filenode('holes') || ' %'});
+}
+$node->safe_psql('postgres', q{
+CREATE FUNCTION stop_arm(text) RETURNS void AS '$libdir/narad', 'narad_stop_arm' LANGUAGE C STRICT;
+CREATE FUNCTION stop_release(text) RETURNS void AS '$libdir/narad', 'narad_stop_release' LANGUAGE C STRICT;
+}) if $ENV{NARAD_TESTING};
+$node->safe_psql('postgres', q{
+CREATE EXTENSION pg_walinspect;
+SELECT narad.create_topic('holes', partitions => 4, segment_size => '256kB')});
+my $file = $node->data_dir . '/' . one_value($node, q{SELECT pg_relation_filepath('holes')});
+my $lsn = one_value($node, 'SELECT pg_current_wal_insert_lsn()');
+fill('holes', 4, 800, 'ORDER BY i, p');
+cmp_ok((stat($file))[12] * 512, '>=', one_value($node, q{SELECT sum(bytes) FROM narad.segments
+WHERE topic = 'holes'::regclass}), 'holes: what was prepared has its room');
+is(named_blocks($lsn), 0, 'and nothing was named in the WAL for that');
+SKIP:
+{
+	skip 'needs stop points', 2 unless $ENV{NARAD_TESTING};
+	$lsn = one_value($node, 'SELECT pg_current_wal_insert_lsn()');
+	$node->safe_psql('postgres', "SELECT stop_arm('no-reserve')");
+	fill('holes', 4, 1600, 'ORDER BY i, p');
+	$node->safe_psql('postgres', "SELECT stop_release('no-reserve')");
+	cmp_ok((stat($file))[12] * 512, '>=', one_value($node, q{SELECT sum(bytes) FROM narad.segments
+WHERE topic = 'holes'::regclass}), 'holes: the same where the file system cannot');
+	cmp_ok(named_blocks($lsn), '>', 0, 'but there it has to be');
+}
+is_whole($node, 'holes', 4, 'holes: contents');
+
 # After a crash, and on what a standby has, allocation goes on in free places.
 $node->stop('immediate');
 $node->start;
@@ -141,11 +177,7 @@ $standby->stop;
 SKIP:
 {
 	skip 'needs stop points', 3 unless $ENV{NARAD_TESTING};
-	$node->safe_psql('postgres', q{
-CREATE FUNCTION stop_arm(text) RETURNS void AS '$libdir/narad', 'narad_stop_arm' LANGUAGE C STRICT;
-CREATE FUNCTION stop_release(text) RETURNS void AS '$libdir/narad', 'narad_stop_release' LANGUAGE C STRICT;
-SELECT narad.create_topic('disk');
-});
+	$node->safe_psql('postgres', q{SELECT narad.create_topic('disk')});
 	$node->safe_psql('postgres', "SELECT stop_arm('write-zeros')");
 	my $failed = 0;
 	foreach my $i (1 .. 20)

@@ -1,7 +1,8 @@
 # Copyright (c) 2026, the Narad authors
 #
 # I11: a damaged page, or record, loses what was on it and nothing else:
-#      consumers skip it, it is counted and logged, a scan is error XX001,
+#      consumers skip it, those who slept when they were handed it, too (I8), it is
+#      counted and logged, a scan is error XX001,
 #      narad.verify names it, other topics and partitions go on.  Damage of what
 #      a topic is found by is a clear error.
 # I12: no damage makes a topic look like an empty one.
@@ -108,6 +109,21 @@ my %groups = (
 	map => [ 0x4e05, \&flip_bits, qr/^error\|\|\|\d+\|map of state pages fails its checksum/ ],
 	map_zeros => [ 0x4e05, \&zero, qr/^error\|\|\|\d+\|map of state pages is all zeros/ ]);
 make_topic($_) foreach ('sound', @data, sort(keys(%refused), keys(%groups)), 'state', 'cut_open', 'zeros_open');
+# Two pages to be damaged, with one that is not between them, and nothing but what
+# was rolled back behind; all is settled.
+$node->safe_psql('postgres', q{
+SELECT narad.create_topic('asleep', segment_size => '256kB', visibility_timeout => '1 hour');
+INSERT INTO asleep (value) SELECT to_jsonb(rpad(i::text, 950, 'x')) FROM generate_series(0, 31) i;
+BEGIN;
+INSERT INTO asleep (value) SELECT to_jsonb(rpad(i::text, 950, 'x')) FROM generate_series(0, 7) i;
+ROLLBACK;
+SELECT narad.ack(array_agg(receipt)) FROM narad.consume('asleep', 100);
+});
+$file{asleep} = $node->data_dir . '/' . one_value($node, "SELECT pg_relation_filepath('asleep')");
+push @topics, 'asleep';
+my @asleep = split(/\n/, one_value($node, "SELECT (ctid::text::point)[0]::int FROM asleep WHERE msg_offset IN (8, 24) ORDER BY 1"));
+is(one_value($node, "SELECT string_agg(msg_offset::text, ' ' ORDER BY msg_offset) FROM asleep"
+	  . " WHERE (ctid::text::point)[0] IN (" . join(',', @asleep) . ')'), join(' ', 8 .. 15, 24 .. 31), 'two pages of eight');
 is(join(',', map { findings($_) } @topics), '', 'nothing is wrong at first');
 
 # Blocks with the message of offset 250, and those with the last ones.
@@ -133,6 +149,7 @@ foreach my $t (sort(keys(%refused), keys(%groups)))
 	cmp_ok(edit($t, $which, $code), '>', 0, "$t: damaged");
 }
 is(edit('state', 0x4e06, \&flip_bits), 2, 'state pages are damaged');
+is(edit('asleep', $_, sub { substr($_[0], 4000, 8) ^= "\xff" x 8 }), 1, 'and a page for those who sleep') foreach @asleep;
 my $logged_from = -s $node->logfile;
 $node->start;
 
@@ -160,6 +177,45 @@ foreach my $t ('bits', 'zeros')
 		"$t: producers go on");
 	is((try("SELECT narad.offset_for_time('$t', 0, '-infinity')"))[1], 0, "$t: an offset is found by time");
 }
+# Those who sleep are handed damaged records.
+my @sleepers = map { narad_session($node) } (0, 1);
+sub send_to_sleep
+{
+	$_->send("WITH m AS MATERIALIZED (SELECT * FROM narad.consume('asleep', wait => '60 s'))"
+		  . ' SELECT msg_offset, deliveries FROM m, narad.try_ack(ARRAY[m.receipt])') foreach @sleepers;
+	return ok(poll_until('two wait', sub { one_value($node, 'SELECT count(*) FROM narad.waiters') == 2 }),
+		'asleep: two wait');
+}
+
+# What they got, whoever woke first.
+sub awake
+{
+	$_->finish foreach @sleepers;
+	return join(' ', sort map { join('.', @{ $_->{rows}[0] || ['nothing'] }) } @sleepers);
+}
+
+sub ndamaged
+{
+	my $n = one_value($node, "SET client_min_messages = error; SELECT corrupt_records FROM narad.partitions"
+		  . " WHERE topic = 'asleep'::regclass");
+	return $n . ' ' . scalar(() = slurp_file($node->logfile, $logged_from) =~ /skipping damaged records of topic "asleep"/g);
+}
+
+send_to_sleep();
+$node->safe_psql('postgres', "SELECT narad.seek('asleep', 'default', 0, 8)");
+is(awake(), '16.1 17.1', 'asleep: handed damaged records, they get what follows these');
+is(ndamaged(), '8 1', 'asleep: which are counted, and logged once');
+$node->safe_psql('postgres', "SELECT narad.ack(array_agg(receipt)) FROM narad.consume('asleep', 6)");
+send_to_sleep();
+$node->safe_psql('postgres', "SELECT narad.seek('asleep', 'default', 0, 24)");
+ok(poll_until('they are skipped', sub { ndamaged() eq '16 2' }), 'asleep: where nothing follows, they are skipped');
+ok(poll_until('both wait', sub { one_value($node, 'SELECT count(*) FROM narad.waiters') == 2 }),
+	'asleep: and both sleep on');
+$node->safe_psql('postgres', "SELECT narad.produce('asleep', '1') FROM generate_series(1, 2)");
+is(awake(), '40.1 41.1', 'asleep: and are served with what comes');
+is(one_value($node, "SELECT frontier, in_flight FROM narad.groups WHERE topic = 'asleep'::regclass"), '41|0',
+	'asleep: and nothing is left open');
+$_->quit foreach @sleepers;
 is((try("SELECT count(*) FROM zeros_open"))[0], 'XX001', 'zeros_open: a scan is an error');
 is((try("SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0;"
 	  . " SELECT count(*) FROM zeros_open"))[0], 'XX001', 'zeros_open: a parallel one, too');

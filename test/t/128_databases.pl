@@ -6,6 +6,7 @@
 # I12: a database that was moved, dropped or made under an old name, and an
 #     extension that was dropped, leave nothing behind that could be taken for
 #     its successor's; nor do they leave memory.
+# I4: a receipt is of no use in a copy of its database.
 #
 # pg_checksums, CREATE DATABASE ... TEMPLATE, tablespaces, DROP EXTENSION, DROP
 # DATABASE.
@@ -126,6 +127,8 @@ sub at_last
 	return;
 }
 
+$node->safe_psql('origin', q{CREATE TABLE held AS SELECT receipt, msg_offset
+FROM narad.consume('t', 100, consumer_group => 'second', visibility_timeout => '1 hour', partition => 0)});
 my $space = PostgreSQL::Test::Utils::tempdir;
 $node->safe_psql('postgres', "CREATE TABLESPACE space LOCATION '$space'");
 my %copies = (
@@ -136,6 +139,29 @@ my %copies = (
 at_last("CREATE DATABASE $_ TEMPLATE origin $copies{$_}", "copied by $copies{$_}") foreach sort keys %copies;
 # Of two the copy is only in the WAL yet.
 is_whole($_, $_, $before) foreach ('wal_log', 'file_copy');
+
+# A receipt is of the database that gave it, though the copy's topic has the same
+# identity: neither acts on the other's leases, whatever has become of the message.
+sub accepted
+{
+	my ($db, $table) = @_;
+	return one_value($node, qq{SELECT count(*) FILTER (WHERE accepted) || ' of ' || count(*) || ', ' || coalesce(string_agg(DISTINCT reason, ' '), '-')
+FROM narad.try_ack((SELECT array_agg(receipt) FROM $table))}, $db);
+}
+foreach my $db ('wal_log', 'file_copy')
+{
+	is(accepted($db, 'held'), '0 of 100, unknown', "$db: receipts of the origin, where there are no leases");
+	is(one_value($node, q{CREATE TABLE own AS SELECT receipt, msg_offset
+FROM narad.consume('t', 100, consumer_group => 'second', visibility_timeout => '1 hour', partition => 0);
+SELECT count(*) FROM own JOIN held USING (msg_offset)}, $db), 100, "$db: the same messages are leased in the copy");
+	is(accepted($db, 'held'), '0 of 100, leased_again', "$db: ... receipts of the origin do not settle them");
+	my $own = one_value($node, 'SELECT array_agg(receipt) FROM own', $db);
+	is(one_value($node, "SELECT count(*) FILTER (WHERE accepted) FROM narad.try_ack('$own')", 'origin'), 0,
+		"$db: ... nor its receipts those of the origin");
+	is(accepted($db, 'own'), '100 of 100, -', "$db: ... but its own");
+	is(accepted($db, 'held'), '0 of 100, settled', "$db: receipts of the origin for what is settled");
+}
+is(accepted('origin', 'held'), '100 of 100, -', 'in the origin they are good');
 $node->stop('immediate');
 $node->start;
 foreach my $db (sort keys %copies)

@@ -5,7 +5,8 @@
 #     the wake in his hand, when the transaction was prepared, when no worker is
 #     there; what was promised to somebody who does not come goes to the next.
 # I9: CALL wait has neither snapshot nor lock; a NOTIFY is sent by the worker, never
-#     by a producer.
+#     by a producer, so neither a listener that does not listen nor a NOTIFY that
+#     fails is in anybody's way.
 # I12: waits end with the server, however that ends.
 
 use strict;
@@ -27,6 +28,8 @@ my $node = narad_node('wait',
 	]);
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION narad');
+$node->safe_psql('postgres', slurp_file("$ENV{NARAD_INPUTS}/test/narad_test/narad_test.sql"))
+  if $ENV{NARAD_TESTING};
 
 sub topic
 {
@@ -114,12 +117,54 @@ is($one->{rows}[0][0], '0', '... who gets it');
 is($two->finish, '00000', '... and a reader');
 is($two->{rows}[0][0], '0', '... too');
 
+# Transactions that fill the cap, and die: their leases go to those who wait for it.
+topic('cap', ', max_in_flight => 10');
+produce('cap', 20);
+my @takers = map { narad_session($node) } 1 .. 10;
+$_->rows("BEGIN; SELECT narad.consume('cap')") foreach @takers;
+$waiters = start_waiters(10, join("\n",
+	("SELECT narad.ack(receipt) FROM narad.consume('cap', wait => '60 s');") x 2));
+ok(until_waiting(10), 'ten wait at a cap that open transactions fill');
+$node->safe_psql('postgres', 'SELECT pg_terminate_backend(pid) FROM unnest(ARRAY['
+	  . join(',', map { $_->backend_pid } @takers) . ']) pid');
+is(scalar(grep { defined $_->finish } map { $_->send('SELECT 1'); $_ } @takers), 0, '... which are terminated');
+ok(IPC::Run::finish($waiters->{run}), '... and all who waited are served, twice') or diag(${ $waiters->{err} });
+is(one_value($node, "SELECT frontier, in_flight FROM narad.groups WHERE topic = 'cap'::regclass"), '19|0',
+	'... with all there is');
+is(one_value($node, "SELECT count(*) FROM narad.verify('cap')"), '0', '... and the leases are in order');
+
+# Sleepers that are cancelled or terminated, whatever they sleep in.
+topic('sleepers');
+$node->safe_psql('postgres', "SELECT narad.consume('sleepers')");
+my $n = 0;
+foreach my $call ("SELECT narad.consume('sleepers', wait => '60 s')", "CALL narad.wait('sleepers', '1 hour')",
+	"SELECT narad.fetch('sleepers', 0, (SELECT end_offset FROM narad.offsets('sleepers')), wait => '60 s')")
+{
+	my ($name) = $call =~ /narad\.(\w+)/;
+	foreach my $end ('cancel', 'terminate')
+	{
+		my $pid = $one->backend_pid;
+		$one->send($call);
+		until_waiting(1);
+		$two->send("SELECT msg_offset, deliveries FROM narad.consume('sleepers', wait => '60 s')");
+		ok(until_waiting(2), "one sleeps in $name, and one behind him");
+		$node->safe_psql('postgres', "SELECT pg_${end}_backend($pid)");
+		is($one->finish, $end eq 'cancel' ? '57014' : undef, "... $end: the sleep ends");
+		ok(until_waiting(1), '... and only the other waits');
+		produce('sleepers');
+		is($two->finish, '00000', '... who is served');
+		is(join('|', @{ $two->{rows}[0] }), "$n|1", '... with a message that nobody had before');
+		is(one_value($node, "SELECT in_flight FROM narad.groups WHERE topic = 'sleepers'::regclass"), ++$n,
+			'... and no lease is left of the first');
+		$one = narad_session($node) if $end eq 'terminate';
+	}
+}
+
 # A waiter that dies with the wake in his hand.
 SKIP:
 {
 	skip 'needs stop points', 3 unless $ENV{NARAD_TESTING};
 
-	$node->safe_psql('postgres', slurp_file("$ENV{NARAD_INPUTS}/test/narad_test/narad_test.sql"));
 	topic('dies');
 	my $pid = $one->backend_pid;
 	$one->send("SELECT narad.consume('dies', wait => '60 s')");
@@ -207,6 +252,53 @@ ok(poll_until('a notification of done', sub {
 	$npiled += grep { $_->[0] =~ /"piled"/ } @told;
 	return grep { $_->[0] =~ /"done"/ } @told }), 'after a while the worker sends a notification');
 cmp_ok($npiled, '<=', 1, '... and not one for each round before');
+# Who listens, and sits in a transaction, holds up the server's queue, and nothing
+# of ours.
+topic('idle');
+my $idle = narad_session($node);
+my $channel = 'c' x 63;
+$idle->rows("LISTEN $channel; BEGIN; SELECT 1");
+my $nmoved = 0;
+ok(poll_until('the queue grows', sub {
+	$one->rows("SELECT * FROM narad.consume('idle', notify => '$channel')");
+	$two->rows("SELECT narad.produce('idle', '1')");
+	$nmoved += $two->value("SELECT count(*) FROM narad.consume('idle', 10)");
+	return $one->value('SELECT pg_notification_queue_usage() > 0') eq 't' }),
+	'a listener idle in his transaction keeps notifications, and producers and consumers go on');
+is(one_value($node, "SELECT end_offset FROM narad.partitions WHERE topic = 'idle'::regclass"), $nmoved,
+	'... with each message');
+my @told = grep { $_->[0] =~ /^Asynchronous notification "$channel"/ } $idle->rows('COMMIT');
+ok(@told || notified($idle, $channel), '... and is notified when it ends');
+
+# A NOTIFY that fails is tried again, and nothing waits for it.
+SKIP:
+{
+	skip 'needs stop points', 7 unless $ENV{NARAD_TESTING};
+
+	topic('failing');
+	my $logged_from = -s $node->logfile;
+	my $failures = sub {
+		return scalar(() = slurp_file($node->logfile, $logged_from) =~ /ERROR:  test point "notify-commit" fails/g) };
+	$idle->rows('LISTEN failing');
+	$node->safe_psql('postgres', q{SELECT narad_test.stop_arm('notify-commit')});
+	$one->rows("SELECT * FROM narad.consume('failing', notify => 'failing')");
+	produce('failing');
+	ok(poll_until('a NOTIFY fails', sub { $failures->() > 0 }), 'a NOTIFY that fails is logged');
+	is($two->try("SELECT narad.ack(receipt) FROM narad.consume('failing')"), '00000', '... the message is there');
+	$two->send("SELECT msg_offset FROM narad.consume('failing', wait => '60 s')");
+	until_waiting(1);
+	produce('failing');
+	is($two->finish, '00000', '... and the next goes to who waits');
+	ok(poll_until('the ack is written', sub { one_value($node,
+		"SELECT unpersisted_ranges FROM narad.groups WHERE topic = 'failing'::regclass") eq '0' }),
+		'... the worker does its other duties');
+	ok(poll_until('it fails again', sub { $failures->() > 1 }), '... and tries it again');
+	$idle->rows('SELECT 1');
+	unlike(join(' ', map { @$_ } @{ $idle->{rows} }), qr/Asynchronous/, '... nothing was sent so far');
+	$node->safe_psql('postgres', q{SELECT narad_test.stop_release('notify-commit')});
+	ok(notified($idle, 'failing'), '... until it succeeds');
+}
+$idle->quit;
 # So many and no more.
 is($one->try(q{
 DO $$ BEGIN
@@ -254,17 +346,21 @@ $standby->stop;
 
 # The end of the server ends every wait.
 topic('ends');
+my @calls = ("SELECT narad.consume('ends', wait => '60 s');", "CALL narad.wait('ends', '1 hour');",
+	"SELECT narad.fetch('ends', 0, 0, wait => '60 s');");
 foreach my $mode ('fast', 'immediate')
 {
-	$waiters = start_waiters(100, "SELECT narad.consume('ends', wait => '60 s');");
-	until_waiting(100);
-	ok($node->stop($mode), "a $mode shutdown does not wait for waiters");
-	IPC::Run::finish($waiters->{run});
-	like(${ $waiters->{err} }, qr/terminating connection|server closed the connection/, '... they are told');
+	my @asleep = map { start_waiters(40, $_) } @calls;
+	ok(until_waiting(120), 'waiters of each kind sleep');
+	ok($node->stop($mode), "a $mode shutdown does not wait for them");
+	foreach (@asleep)
+	{
+		IPC::Run::finish($_->{run});
+		like(${ $_->{err} }, qr/terminating connection|server closed the connection/, '... they are told');
+	}
 	$node->start;
 }
-foreach my $call ("SELECT narad.consume('ends', wait => '60 s');", "CALL narad.wait('ends', '1 hour');",
-	"SELECT narad.fetch('ends', 0, 0, wait => '60 s');")
+foreach my $call (@calls)
 {
 	$waiters = start_waiters(3, $call);
 	ok(until_waiting(3), 'three wait');
@@ -278,6 +374,10 @@ foreach my $call ("SELECT narad.consume('ends', wait => '60 s');", "CALL narad.w
 	$node->{_pid} = undef;
 	start_after_kill($node, @pids);
 }
+produce('ends');
+is(one_value($node, "SELECT msg_offset, deliveries FROM narad.consume('ends', 10)"), '0|1',
+	'after all these ends a message goes to who asks');
+is(one_value($node, 'SELECT count(*) FROM narad.leases'), '1', '... and that is the only lease');
 
 # Without any worker.
 $node->append_conf('postgresql.conf', 'max_worker_processes = 1');

@@ -278,6 +278,25 @@ $node->safe_psql('postgres', 'SET ROLE mallory; DROP TRIGGER climb ON mine_lette
 ok(given_up('mine', 1), 'and the message is moved in the end');
 is(letters('mine'), '0', 'once');
 
+# ---- what they leave ----------------------------------------------------------------
+
+# Given up is settled: where all messages are, nothing of the topic is kept.
+{
+	$node->safe_psql('postgres', q{
+SELECT narad.create_topic('spent_letters');
+SELECT narad.create_topic('spent', max_deliveries => 1, dead_letter_topic => 'spent_letters',
+	cleanup => 'settled', segment_size => '256kB', segment_age => '1 s');
+INSERT INTO spent (value) SELECT to_jsonb(rpad(i || '.', 900, 'x')) FROM generate_series(1, 500) i;
+});
+	one_value($node, "SELECT count(narad.nack(receipt)) FROM narad.consume('spent', 1000)");
+	ok(given_up('spent', 500), 'all messages of a topic are given up');
+	ok(poll_until('they are gone', sub {
+		one_value($node, q{SELECT messages FROM narad.topics WHERE topic = 'spent'::regclass}) eq '0' }),
+		'and freed by the cleanup of what is settled');
+	is(one_value($node, q{SELECT count(*) FROM spent_letters}), '500', 'they are among the dead letters');
+	is(one_value($node, q{SELECT lost_to_retention FROM narad.groups WHERE topic = 'spent'::regclass}), '0', 'none is lost');
+}
+
 # ---- dump and restore -----------------------------------------------------------
 
 {

@@ -2,7 +2,8 @@
 #
 # I8: one slow party stops nobody else: a producer idle in its transaction, a
 #     consumer idle after an ack, a message held back at the frontier, with
-#     caps as small as they can be; what is acknowledged ahead of a cap is taken.
+#     caps as small as they can be; a client that does not read what it is sent.
+#     What is acknowledged ahead of a cap is taken.
 # I2: an extended lease is kept past its first end.
 # I4, I6: what was settled in a dead-letter topic does not reappear.
 # Groups that fifty sessions make at once are made once, without an error.
@@ -12,6 +13,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/lib";
 
+use IO::Socket::UNIX;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -98,21 +100,144 @@ SELECT narad.nack(receipt, '1 hour') FROM narad.consume('held');
 });
 is(flow('held', 200), 100, 'one held back for an hour at the frontier: all others flow');
 
-# More leases than may be acknowledged ahead, all but the lowest: each ack counts.
+# Many more leases than may be acknowledged ahead, all but the lowest: each ack
+# counts, and what is limited is what is handed out, which is nothing new; nor is
+# anything handed out twice.
 $node->safe_psql('postgres', q{
-SELECT narad.create_topic('ahead', max_acked_ahead => 2, visibility_timeout => '1 hour');
-SELECT count(*) FROM generate_series(0, 49) i, narad.produce('ahead', to_jsonb(i));
+SELECT narad.create_topic('ahead', max_acked_ahead => 1, visibility_timeout => '1 hour');
+SELECT count(*) FROM generate_series(0, 59) i, narad.produce('ahead', to_jsonb(i));
 });
 {
 	my $s = narad_session($node);
-	$s->rows(q{CREATE TEMP TABLE r AS SELECT receipt, msg_offset FROM narad.consume('ahead', 50)});
-	is($s->value(q{SELECT count(*) FILTER (WHERE accepted) FROM narad.try_ack((SELECT array_agg(receipt)
-		FROM r WHERE msg_offset % 2 = 1))}), 25, 'acks ahead of the cap are taken');
-	is($s->value(q{SELECT count(*) FILTER (WHERE accepted) FROM narad.try_ack((SELECT array_agg(receipt)
-		FROM r WHERE msg_offset % 2 = 0))}), 25, 'and the others');
+	my $accepted = q{SELECT count(*) FILTER (WHERE accepted) FROM narad.try_ack((SELECT array_agg(receipt ORDER BY random())
+		FROM r WHERE msg_offset %% 2 = %d AND msg_offset > 0))};
+	my $given = q{SELECT count(*) FROM narad.consume('ahead', 100)};
+	my $given_and_kept = q{WITH m AS (INSERT INTO r SELECT receipt, msg_offset, deliveries FROM narad.consume('ahead', 100) RETURNING *)
+		SELECT count(*) || ' ' || min(msg_offset) || ' ' || max(msg_offset) || ' ' || max(deliveries) FROM m};
+
+	$s->rows(q{CREATE TEMP TABLE r AS SELECT receipt, msg_offset, deliveries FROM narad.consume('ahead', 50)});
+	foreach my $odd (1, 0)
+	{
+		is($s->value(sprintf($accepted, $odd)), $odd ? 25 : 24, 'acks far ahead of the cap are taken');
+		is($s->value($given), 0, '... and nothing is handed out beyond');
+	}
+	is(frontier('ahead'), -1, 'the lowest holds the frontier');
+	$s->rows(q{SELECT narad.nack(receipt) FROM r WHERE msg_offset = 0});
+	is($s->value($given_and_kept), '1 0 0 2', '... and is all that comes, when it was given back');
+	is($s->value($given), 0, '... once');
+	$s->rows(q{SELECT narad.ack(receipt) FROM r WHERE msg_offset = 0 AND deliveries = 2});
+	is(frontier('ahead'), 49, 'when it is settled the frontier goes on');
+	is($s->value($given_and_kept), '10 50 59 1', '... and the others come, all for the first time');
+	$s->rows(q{SELECT narad.ack(array_agg(receipt)) FROM r WHERE msg_offset >= 50});
 	$s->quit;
 }
-is(frontier('ahead'), 49, 'and all is settled');
+is(frontier('ahead'), 59, 'and all is settled');
+
+# ---- clients that do not read ------------------------------------------------------
+
+# A connection without libpq, which would read whatever comes.
+sub raw_connect
+{
+	my $socket = IO::Socket::UNIX->new(Peer => $node->host . '/.s.PGSQL.' . $node->port) or die "connect: $!";
+	my $parameters = pack('NZ*Z*Z*Z*C', 196608, 'user', getpwuid($<) . '', 'database', 'postgres', 0);
+	my $pid;
+
+	syswrite($socket, pack('N', length($parameters) + 4) . $parameters);
+	while (1)
+	{
+		my ($kind, $body) = raw_message($socket);
+		die "not connected: $body" if $kind eq 'E';
+		$pid = unpack('N', $body) if $kind eq 'K';
+		last if $kind eq 'Z';
+	}
+	return ($socket, $pid);
+}
+
+# A message of the server; nothing when it has closed the connection.
+sub raw_message
+{
+	my ($socket) = @_;
+	my $head = raw_bytes($socket, 5) // return;
+	my ($kind, $length) = unpack('aN', $head);
+
+	return ($kind, raw_bytes($socket, $length - 4));
+}
+
+sub raw_bytes
+{
+	my ($socket, $n) = @_;
+	my $bytes = '';
+
+	while (length($bytes) < $n)
+	{
+		sysread($socket, $bytes, $n - length($bytes), length($bytes)) or return undef;
+	}
+	return $bytes;
+}
+
+sub raw_send
+{
+	my ($socket, $sql) = @_;
+	syswrite($socket, 'Q' . pack('NZ*', length($sql) + 5, $sql));
+	return;
+}
+
+# Ten large messages, which fill a batch and any socket's buffer, and small ones.
+my $fill_slow = q{
+SELECT narad.create_topic('slow', visibility_timeout => '1 hour');
+INSERT INTO slow (value) SELECT to_jsonb(repeat(md5(i::text), 12000)) FROM generate_series(0, 9) i;
+INSERT INTO slow (value) SELECT to_jsonb(i) FROM generate_series(10, 19) i};
+foreach my $end ('terminated', 'cancelled', 'gone')
+{
+	$node->safe_psql('postgres', $fill_slow);
+	my ($socket, $pid) = raw_connect();
+	my $waiter = narad_session($node);
+
+	raw_send($socket, "SELECT * FROM narad.consume('slow', 10)");
+	ok($node->poll_query_until('postgres', "SELECT wait_event = 'ClientWrite' FROM pg_stat_activity WHERE pid = $pid"),
+		"$end: a client does not read what it is sent");
+	is(one_value($node, q{SELECT count(*) FROM narad.leases WHERE topic = 'slow'::regclass}), 10, 'it has its leases');
+	is(flow('slow', 100), 10, 'others are given all there is else');
+	$waiter->send(q{SELECT count(*) FROM narad.consume('slow', 100, wait => '60 s')});
+	ok($node->poll_query_until('postgres', q{SELECT count(*) = 1 FROM narad.waiters}), 'another waits');
+	one_value($node, q{SELECT narad.produce('slow', '20')});
+	$waiter->finish;
+	is($waiter->{rows}[0][0], 1, 'and is given what comes');
+	$waiter->send(q{SELECT count(*) || ' ' || max(deliveries) FROM narad.consume('slow', 100, wait => '60 s')});
+	if ($end eq 'terminated')
+	{
+		is(one_value($node, "SELECT pg_terminate_backend($pid, 60000)"), 't', 'it is terminated');
+	}
+	elsif ($end eq 'cancelled')
+	{
+		my @kinds;
+
+		# A cancel waits for the client to read; then it comes before the rest.
+		one_value($node, "SELECT pg_cancel_backend($pid)");
+		while ((my ($kind, $body) = raw_message($socket)))
+		{
+			push @kinds, $kind eq 'E' ? "E " . join(' ', $body =~ /\0C(\w+)\0/) : $kind;
+			last if $kind eq 'Z';
+		}
+		is($kinds[-2], 'E 57014', 'it is told so when it reads');
+		cmp_ok(scalar(grep { $_ eq 'D' } @kinds), '<', 10, '... instead of the rest');
+	}
+	else
+	{
+		close($socket);
+	}
+	is($waiter->finish, '00000', 'who waits is woken');
+	my ($n, $deliveries) = split(/ /, $waiter->{rows}[0][0]);
+	is($deliveries, 2, '... and given what the other had');
+	# They come back one by one, so the rest may come later.
+	ok(poll_until('all have come', sub { ($n += one_value($node, q{SELECT count(*) FROM narad.consume('slow', 100)})) == 10 }),
+		'... all of it');
+	$waiter->quit;
+	ok($node->poll_query_until('postgres', "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $pid)"), 'it is gone')
+	  if $end ne 'cancelled';
+	is(one_value($node, q{SELECT count(*) FROM narad.verify('slow')}), 0, 'verify finds nothing');
+	$node->safe_psql('postgres', 'DROP TABLE slow');
+}
 
 # ---- an extended lease -----------------------------------------------------------
 

@@ -1,7 +1,7 @@
 /*
  * test_due.c
  *		Delayed messages come by time, then by offset, whatever order they went
- *		in; none is lost when there is no memory.
+ *		in; none is lost when there is no memory, nor when others are removed.
  */
 /* LINK: src/queue/queue_due.c */
 #include "postgres.h"
@@ -75,7 +75,25 @@ add(NaradDueHeap *heap, TimestampTz due, NaradOffset offset)
 	model[nmodel++].offset = offset;
 }
 
-/* Grows and shrinks between empty and full, with few times and many. */
+/* Removes all below an offset, from the heap and from the model. */
+static void
+trim(NaradDueHeap *heap, NaradOffset offset)
+{
+	int			nkept = 0;
+
+	NaradDueTrim(heap, offset);
+	for (int i = 0; i < nmodel; i++)
+	{
+		if (model[i].offset >= offset)
+			model[nkept++] = model[i];
+	}
+	nmodel = nkept;
+}
+
+/*
+ * Grows and shrinks between empty and full, with few times and many; now and then
+ * the lower offsets are gone, few or nearly all.
+ */
 static void
 test_random(uint64 ntimes)
 {
@@ -94,12 +112,18 @@ test_random(uint64 ntimes)
 					next_random());
 			else
 				right &= pop_is_right(&heap);
+			if (next_random() % 1000 == 0)
+				trim(&heap, next_random() >> (next_random() % 8));
 		}
 	}
 	while (nmodel > 0)
 		right &= pop_is_right(&heap);
 	ok(right, "messages come in order");
 	ok(NaradDueFirst(&heap) == NULL, "an empty heap has no first");
+	add(&heap, 1, 1);
+	add(&heap, 2, 2);
+	trim(&heap, 3);
+	ok(NaradDueFirst(&heap) == NULL, "none of those below an offset stays");
 	ok(nallocated == 0, "an empty heap holds no memory");
 }
 

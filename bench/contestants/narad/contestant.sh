@@ -88,3 +88,43 @@ produce() {
     fi | script narad_produce >/dev/null
     times "$(rate "$scratch/narad_produce.sql" "$2")" "$1"
 }
+
+# both BATCH plain|transactional: an empty topic; prints the statements of produce,
+# consume and settle, and what an idle consumer does, each ended by a null byte.
+both() {
+    local consume="SELECT value, receipt FROM narad.consume_bytes('bench_topic', $1, wait => '1 s'" settle=
+    rm -f "$scratch/narad.loaded"
+    load 0 8
+    if [ "$2" = transactional ]; then
+        query -c "ALTER DATABASE postgres SET narad.ack_mode = transactional"
+        consume="$consume)"
+        settle="SELECT narad.ack(\$1::text[])"
+    else
+        consume="$consume, ack => \$1::text[])"
+    fi
+    printf '%s\0' "SELECT narad.produce_bytes('bench_topic', \$1)" "$consume" "$settle" 0
+}
+
+# What passes through the topic by one client, in steps.
+empty() {
+    rm -f "$scratch/narad.loaded"
+    load 0 1
+    query -c "SELECT narad.alter_topic('bench_topic', cleanup => 'settled')" >/dev/null
+}
+
+append() {
+    query -c "INSERT INTO bench_topic (value) SELECT value FROM bench_values, generate_series(1, $1 / 1000)"
+}
+
+settle() {
+    settle_all bench_topic
+    until_true "sum(unpersisted_ranges) = 0 FROM narad.groups WHERE topic = 'bench_topic'::regclass"
+}
+
+clean_up() {
+    query -c "SELECT narad.apply_retention('bench_topic')" >/dev/null
+}
+
+size() {
+    query -c "SELECT pg_total_relation_size('bench_topic')"
+}

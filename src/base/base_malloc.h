@@ -1,17 +1,15 @@
 /*-------------------------------------------------------------------------
  *
- * sql_rows.h
- *	  Results of several rows whose memory is kept.
+ * base_malloc.h
+ *	  Memory that a backend frees and soon wants again.
  *
  * Copyright (c) 2026, the Narad authors
  *
  *-------------------------------------------------------------------------
  */
-#ifndef SQL_ROWS_H
-#define SQL_ROWS_H
+#ifndef BASE_MALLOC_H
+#define BASE_MALLOC_H
 
-#include "fmgr.h"
+extern void NaradMallocKeep(void);
 
-extern void NaradRowsBegin(FunctionCallInfo fcinfo);
-
-#endif							/* SQL_ROWS_H */
+#endif							/* BASE_MALLOC_H */
