@@ -162,6 +162,7 @@ typedef struct NaradConsumer
 	bool		needs_mark;		/* what is leased has to be marked first */
 	bool		was_woken;		/* for one message that is not taken yet */
 	int			woken_for;		/* ... of this partition; -1: any */
+	bool		woken_own;		/* for what only this transaction may take */
 	bool		all_dry;		/* no partition looked at has more */
 	int			nnonces;		/* drawn, not used yet */
 	uint64		nonces[MAX_CLAIMS];
@@ -1500,6 +1501,22 @@ end_holds(NaradConsumer *c, int partition, int ntaken, bool dry)
 }
 
 /*
+ * By key: this backend may have been woken for what only another's transaction
+ * may take, which has acked what comes before, and waits.  That one is told
+ * now.  Who was told so himself does not, or two could keep each other awake.
+ */
+static void
+tell_passers(NaradConsumer *c)
+{
+	if (!c->ordered || c->woken_own)
+		return;
+	LWLockAcquire(&c->shard->lock, LW_EXCLUSIVE);
+	if (NaradShardIsOf(c->shard, c->group_id))
+		NaradKeyTellPassers(c->shard);
+	LWLockRelease(&c->shard->lock);
+}
+
+/*
  * Takes what one partition has, until it is dry or capped or the batch full.
  * A group that yields nothing is followed by a larger one, so that a long run
  * of unreadable records is not stepped over one by one.
@@ -1510,6 +1527,7 @@ consume_partition(NaradConsumer *c, int partition)
 	int			least = 1;		/* claims, however few are wanted */
 	bool		more = true;
 	int			ntaken_before = c->ntaken;
+	bool		dry;
 
 	c->reader = NULL;
 	begin_visit(c, partition);
@@ -1536,8 +1554,10 @@ consume_partition(NaradConsumer *c, int partition)
 	/* What is handed out is flushed to disk first. */
 	if (c->reader != NULL)
 		NaradReaderEnd(c->reader);
-	end_holds(c, partition, c->ntaken - ntaken_before,
-			  !more && !c->full && !c->no_memory && c->snapshot == NULL);
+	dry = !more && !c->full && !c->no_memory && c->snapshot == NULL;
+	end_holds(c, partition, c->ntaken - ntaken_before, dry);
+	if (dry)
+		tell_passers(c);
 }
 
 static void
@@ -1585,7 +1605,7 @@ consume_partitions(NaradConsumer *c)
 	int			npartitions = c->info->npartitions;
 	uint32		start;
 
-	c->was_woken = NaradWaitWoken(&c->woken_for);
+	c->was_woken = NaradWaitWoken(&c->woken_for, &c->woken_own);
 	c->all_dry = true;
 	if (c->args->partition >= 0)
 	{

@@ -548,11 +548,8 @@ class Books:
         has_turn = group.turn.get(place) == where[1]
         for off in group.line[place]:
             lease = group.leases.get((where[0], off))
-            if off == where[1]:
+            if off == where[1] or (lease and lease.is_acked_by(session)):
                 continue
-            # What its own acks have freed it may have; that is not asked for.
-            if lease and lease.is_acked_by(session):
-                return True
             if has_turn and (not lease or
                              lease.state not in ("leased", "pinned")):
                 continue

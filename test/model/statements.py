@@ -350,8 +350,6 @@ class Statements:
         was_suspect = any(group.leases[(r[1], r[2])].is_suspect for r in rows)
         if max(group.suspects_to) >= 0 and group.topic.limit:
             was_suspect |= bool(acks) or (group.topic.ordered and bool(rows))
-        # By key: what these acks free is not asked for at once.
-        was_suspect |= bool(acks) and group.topic.ordered
         if own:
             self.commit(session)
         if len(rows) < count and not was_suspect:
