@@ -179,6 +179,8 @@ typedef struct NaradConsumer
 	bool		scan_ended;		/* by key: one of them could not be read */
 	NaradOffset own_from;		/* by key: what has the turn to this
 								 * transaction only was tried below */
+	NaradOffset own_again;		/* ... but from here on it may be another: one
+								 * of this group was dead */
 	uint32		returned_left;	/* of the FIFO, not looked at yet */
 	bool		returned_all;	/* that was all of it */
 	uint64		nmade;			/* the shard's, when the visit began */
@@ -1066,6 +1068,23 @@ undo_claim(NaradShard *shard, const NaradClaim *done, NaradLease *lease)
 }
 
 /*
+ * By key: one that is its turn to us alone, and cannot be had, would be chosen
+ * again.  One that is dead is settled, and the next of its key is to be tried,
+ * though others of the group lie beyond.
+ */
+static void
+note_own(NaradConsumer *c, const NaradClaim *done)
+{
+	if (done->status == NARAD_READ_OK ||
+		NaradKeyHasTurn(c->shard, done->offset))
+		return;
+	if (done->status == NARAD_READ_DEAD || done->status == NARAD_READ_CORRUPT)
+		c->own_again = Min(c->own_again, done->offset + 1);
+	else
+		c->own_from = Max(c->own_from, done->offset + 1);
+}
+
+/*
  * By key: is there anything left to be done with a claim, it being the
  * message's turn?  Those that were scanned come by offset; at the first that
  * was not read, or not put in line, the scan ends, and goes on there later.
@@ -1097,10 +1116,7 @@ dispose_by_key(NaradConsumer *c, NaradClaim *done, NaradLease *lease)
 		return false;
 	if (place == NARAD_KEY_FREE && done->is_read)
 	{
-		/* One that is its turn to us alone would be chosen again. */
-		if (done->status != NARAD_READ_OK &&
-			!NaradKeyHasTurn(shard, done->offset))
-			c->own_from = Max(c->own_from, done->offset + 1);
+		note_own(c, done);
 		return true;
 	}
 	undo_claim(shard, done, lease);
@@ -1273,8 +1289,10 @@ dispose_group(NaradConsumer *c)
 	{
 		(void) NaradShardOvertake(shard,
 								  pg_atomic_read_u64(&c->part->start_offset));
+		c->own_again = NARAD_INVALID_OFFSET;
 		for (int i = 0; i < c->nclaims; i++)
 			dispose_claim(c, &c->claims[i], now, wall_now);
+		c->own_from = Min(c->own_from, c->own_again);
 		if (c->alone && c->claims[0].deliveries == 0)
 			NaradSuspectNotOut(shard, c->claims[0].offset);
 		recheck_ended(c);
