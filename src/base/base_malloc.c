@@ -6,14 +6,16 @@
  * Owns:       how much of it the C library keeps for the process.
  * Invariants: none.
  * Locks:      none.
- * Runs in:    a backend that reads or writes many or large messages.
+ * Runs in:    a backend that calls a function of narad's with a topic, or
+ *             inserts into one.
  * On error:   cannot fail.
  *
  * A consumer asks for the same again and again: a batch of a hundred kilobytes,
  * or a message of a megabyte, each of which is copied a few times on its way to
- * the client.  glibc returns memory to the system as soon as 128 kB of it are
- * free, so each call had its memory from there anew, zeroed page by page: that
- * cost more than reading the messages.  Here the process is told to keep some.
+ * the client.  glibc begins by returning memory to the system as soon as 128 kB
+ * at the end of its heap are free, so each call had its memory from there anew,
+ * zeroed page by page: that cost more than reading the messages.  Here the
+ * process is told to keep some.
  *
  * Whoever sets glibc's variables in the server's environment knows better; and
  * other C libraries go their own ways.
@@ -44,7 +46,8 @@ is_set_by_administrator(void)
 #endif
 
 /*
- * From now on this process keeps up to KEPT_SIZE of freed memory.
+ * From now on this process keeps up to KEPT_SIZE that is free at the end of its
+ * heap.
  */
 void
 NaradMallocKeep(void)

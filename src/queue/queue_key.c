@@ -7,8 +7,8 @@
  * Invariants: of the messages of a key that are not settled, and not waiting
  *             for a time they were produced with, one has the turn, and only
  *             that one is handed out.  It keeps the turn until it is settled
- *             once it has an entry in leases, whatever becomes of its lease;
- *             until then the lowest offset has it.
+ *             once it has been claimed, whatever becomes of its lease; until
+ *             then the lowest offset has it.  It is always the first in line.
  *             Below scan_pos the key of everything unsettled is known: a
  *             message is a node here, or in `later`, or it has no key.  So
  *             nothing that is handed out leaves an earlier one of its key
@@ -388,6 +388,20 @@ get_key(NaradKeyTable *table, uint64 hash)
 }
 
 /*
+ * Has a message been claimed, now or before?  Not if that was only to look at it:
+ * a first claim that nobody has disposed of yet has no deadline.
+ */
+static bool
+is_claimed(const NaradShard *shard, NaradOffset offset)
+{
+	NaradLease *lease = NaradLeaseFind(&shard->leases, offset);
+
+	return lease != NULL &&
+		!(lease->state == NARAD_LEASE_LEASED && lease->deliveries == 1 &&
+		  lease->deadline == PG_INT64_MAX);
+}
+
+/*
  * The last of those at the head of a key's line that have been claimed: the one
  * with the turn, and what a transaction took that had acked the ones before.
  * NULL if there is none.
@@ -402,7 +416,7 @@ last_claimed(const NaradShard *shard, NaradKey *key)
 	{
 		NaradKeyNode *node = dlist_container(NaradKeyNode, node, iter.cur);
 
-		if (NaradLeaseFind(&shard->leases, node->link.id) == NULL)
+		if (!is_claimed(shard, node->link.id))
 			break;
 		last = node;
 	}
@@ -464,8 +478,7 @@ put_in_line(NaradShard *shard, uint64 hash, NaradOffset offset)
 	first = key->first;
 	if (first == NULL)
 		give_turn(shard, key, node);
-	else if (offset < first->link.id &&
-			 NaradLeaseFind(&shard->leases, first->link.id) == NULL)
+	else if (prev_node(key, node) == NULL)
 	{
 		(void) NaradSetRemove(&shard->pending, first->link.id);
 		give_turn(shard, key, node);
@@ -619,6 +632,20 @@ NaradKeyNextOwn(NaradShard *shard, NaradOffset from)
 	return lowest;
 }
 
+/* Wakes who has passed a key, if he waits, and the next is there for him. */
+static void
+tell_passer(NaradShard *shard, NaradKey *key)
+{
+	NaradKeyNode *node = next_node(key, key->passed);
+	NaradLease *lease;
+
+	if (node == NULL || key->passer == MyProcPid || shard->dropped)
+		return;
+	lease = NaradLeaseFind(&shard->leases, node->link.id);
+	if (lease == NULL || lease->state == NARAD_LEASE_RETURNED)
+		NaradWaitServeOwn(shard->group, shard->partition, key->passer);
+}
+
 /*
  * NaradKeyTellPassers
  *
@@ -633,17 +660,9 @@ NaradKeyTellPassers(NaradShard *shard)
 
 	dlist_foreach(iter, &shard->keys.passed)
 	{
-		NaradKey   *key = dlist_container(NaradKey, passed_node, iter.cur);
-		NaradKeyNode *node = next_node(key, key->passed);
-		NaradLease *lease;
-
 		if (++nlooked > MAX_PASSED)
 			break;
-		if (node == NULL || key->passer == MyProcPid)
-			continue;
-		lease = NaradLeaseFind(&shard->leases, node->link.id);
-		if (lease == NULL || lease->state == NARAD_LEASE_RETURNED)
-			NaradWaitServeOwn(shard->group, shard->partition, key->passer);
+		tell_passer(shard, dlist_container(NaradKey, passed_node, iter.cur));
 	}
 }
 
@@ -684,6 +703,8 @@ release_node(NaradShard *shard, NaradKeyNode *node)
 	NaradKeyTable *table = &shard->keys;
 	NaradKey   *key = node->key;
 	bool		had_turn = key->first == node;
+	bool		frees_own = key->passed != NULL &&
+	next_node(key, key->passed) == node;
 
 	if (key->passed == node)
 		forget_passed(key);
@@ -697,6 +718,8 @@ release_node(NaradShard *shard, NaradKeyNode *node)
 												 &key->nodes));
 	if (had_turn && (key->first != NULL || key->has_later))
 		NaradShardMadeAvailable(shard, 1, false);
+	if (frees_own)
+		tell_passer(shard, key);
 	look_after_key(table, key);
 }
 
@@ -797,7 +820,7 @@ NaradKeyUnpass(NaradShard *shard, NaradOffset offset)
 		if (passed == NULL)
 			return;
 	}
-	if (prev_node(key, node) == NULL)
+	if (node == key->first || prev_node(key, node) == NULL)
 		forget_passed(key);
 	else
 		key->passed = prev_node(key, node);

@@ -154,7 +154,10 @@ NaradShardOvertake(NaradShard *shard, NaradOffset start)
 	remove_leases(shard, start);
 	NaradSetTrim(&shard->pending, start);
 	if (nlost > 0)
+	{
 		NaradDueTrim(&shard->due, start);
+		NaradShardDeadlineChanged(shard);
+	}
 	NaradDeadLetterDropped(shard, start);
 	note_loss(shard, from, start - 1);
 	shard->lost += nlost;

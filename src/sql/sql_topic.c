@@ -8,7 +8,7 @@
  *				them, and only those of topics that the caller owns.  (A row
  *				is deleted when its topic is dropped, elsewhere.)
  * Invariants:	a column is null where the default holds, so that a default
- *				may change with a later version.  I9: alter_topic with the
+ *				may change with a later version.  alter_topic with the
  *				values that a topic has writes nothing.
  * Locks:		create_topic has the AccessExclusiveLock of CREATE TABLE;
  *				drop_topic and purge_topic take it after the check of

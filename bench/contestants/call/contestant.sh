@@ -1,9 +1,11 @@
 # What a call costs at least: SELECT 1, and a function that returns one row of
-# the shape of consume's.
+# the shape of consume's, with a value of the same 1,000 bytes.
 
 contestant_defaults
 
 start_up() {
+    local value
+    value=$(query -c "SELECT value FROM bench_values WHERE n = 1")
     query <<SQL
 CREATE FUNCTION bench_stub(topic regclass, OUT receipt text, OUT partition integer, OUT msg_offset bigint,
     OUT produced_at timestamptz, OUT deliveries integer, OUT key text, OUT value bytea, OUT headers jsonb)
@@ -14,7 +16,7 @@ BEGIN
     msg_offset := 1;
     produced_at := '2000-01-01';
     deliveries := 1;
-    value := '\\x00';
+    value := '$value';
 END \$\$;
 SQL
 }
