@@ -15,6 +15,7 @@ from psycopg2 import extensions
 
 PATIENCE = 60                   # seconds, until something is taken for lost
 DAY = 86400.0
+MOVING = 2.0                    # from a move's commit to what it frees, at most
 
 
 class Mismatch(Exception):
@@ -103,6 +104,7 @@ class Group:
         # By key, where that is ordered: what is not settled, and whose turn.
         self.line = {}
         self.turn = {}
+        self.moved = {}         # ... of which one was seen moved: -> when
 
     def in_flight(self, part):
         return sum(1 for lease in self.leases.values()
@@ -135,6 +137,11 @@ class Group:
             self.turn[place] = min(claimed, key=lambda c: c.claim).where[1]
         else:
             del self.turn[place]
+
+    def was_just_moved(self, place):
+        """Others see a move a moment before it frees the rest of its key; and
+        one that is seen here after a consume may have come after it."""
+        return time.monotonic() - self.moved.get(place, -MOVING) < MOVING
 
     def add(self, message):
         if message.off >= self.start[message.part]:
@@ -545,6 +552,8 @@ class Books:
         place = group.place(where)
         if place is None:
             return False
+        if group.was_just_moved(place):
+            return True
         has_turn = group.turn.get(place) == where[1]
         for off in group.line[place]:
             lease = group.leases.get((where[0], off))
@@ -642,8 +651,9 @@ class Books:
     def hand_out(self, session, group, where, receipt, deliveries):
         topic = group.topic
         group.fresh[where[0]].discard(where[1])
+        is_suspect = group.may_be_suspect(where)
         lease = group.leases.setdefault(where, Lease(where))
-        lease.is_suspect = group.may_be_suspect(where)
+        lease.is_suspect = is_suspect
         group.suspects_to[where[0]] = min(group.suspects_to[where[0]],
                                           topic.high[where[0]])
         if lease.known:

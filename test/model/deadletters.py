@@ -65,6 +65,7 @@ class DeadLetters:
                    int(headers["narad-deliveries"]) == lease.deliveries,
                    "a dead letter with %s", headers)
             self.settle(group, lease, True)
+            group.moved[group.place(origin)] = time.monotonic()
         else:
             left = self.orphans.get((topic.name, name, origin), 0)
             expect(left > 0, "dead letter: %s %s %s is in m_dead at %s, and %s",

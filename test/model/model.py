@@ -433,7 +433,8 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
             for off in fresh:
                 due = group.topic.messages[(part, off)].due
                 dues[(part, off)] = due[1] - wall if due else 0.0
-        if any(0 < due < DAY / 100 for due in dues.values()):
+        if any(0 < due < DAY / 100 for due in dues.values()) or \
+                any(group.was_just_moved(place) for place in group.line):
             time.sleep(0.02)
             return True
         # What waits for a day, or an hour, holds back the rest of its key.
