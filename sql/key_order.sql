@@ -283,5 +283,29 @@ SELECT count(*) FROM narad.produce_batch('key_parts', '{2,3,4,5}', partition => 
 	keys => ARRAY['', repeat('k', 100000), '', repeat('k', 100000)]);
 SELECT msg_offset FROM narad.consume('key_parts', 100) ORDER BY 1;
 
+-- What a transaction has acked is passed, in whatever order: 0 came back when 1
+-- had been taken, and 1 is acked first.
+SELECT narad.create_topic('key_passed', ordering => 'key');
+SELECT count(*) FROM narad.produce_batch('key_passed', '{0,1,2,3}', keys => '{a,a,a,a}');
+SELECT receipt AS zero FROM narad.consume('key_passed') \gset
+BEGIN;
+SELECT receipt AS one FROM narad.consume('key_passed', ack => ARRAY[:'zero']) \gset
+SELECT narad.nack(:'zero');
+COMMIT;
+SELECT receipt AS zero FROM narad.consume('key_passed') \gset
+BEGIN;
+SELECT narad.ack(:'one');
+SELECT count(*) FROM narad.consume('key_passed', 10);
+SELECT narad.ack(:'zero');
+-- What was passed is so no more when one in between is nacked; and again, when
+-- that is taken back.
+SAVEPOINT s;
+SELECT narad.nack(:'zero');
+SELECT count(*) FROM narad.consume('key_passed', 10);
+ROLLBACK TO s;
+SELECT msg_offset FROM narad.consume('key_passed', 10);
+ROLLBACK;
+SELECT msg_offset, deliveries FROM narad.consume('key_passed', 10, ack => ARRAY[:'one', :'zero']);
+
 DROP TABLE key_order, key_expiry, key_xact, key_dead, key_large, key_caps, key_long, key_switch, key_parts, key_limit, key_dead_letters,
-	key_given_up, key_retained, key_retry, key_backoff;
+	key_given_up, key_retained, key_retry, key_backoff, key_passed;

@@ -45,6 +45,7 @@
 
 #include "base/base_memory.h"
 #include "queue/queue_shard.h"
+#include "queue/queue_wait.h"
 
 #define MIN_BUCKETS		16
 #define MAX_BUCKETS		(1 << 24)
@@ -52,7 +53,7 @@
 /* Nodes of a shard that wait for another's turn to end. */
 #define MAX_IN_LINE		16384
 
-/* Keys looked at in search of one that this transaction has passed. */
+/* Keys looked at in search of those that a transaction has passed. */
 #define MAX_PASSED		1024
 
 /* ------------------------------------------------------- the hash tables */
@@ -259,26 +260,6 @@ make_unready(NaradKeyTable *table, NaradKey *key)
 	key->is_ready = false;
 }
 
-/*
- * Gives a node the turn, or nobody.  One that has an entry in leases is leased,
- * or is found in the FIFO; any other is ready now.
- */
-static void
-give_turn(NaradShard *shard, NaradKey *key, NaradKeyNode *node)
-{
-	NaradKeyTable *table = &shard->keys;
-
-	make_unready(table, key);
-	if (key->first != NULL)
-		table->nfirst--;
-	key->first = node;
-	if (node == NULL)
-		return;
-	table->nfirst++;
-	if (NaradLeaseFind(&shard->leases, node->link.id) == NULL)
-		make_ready(table, key);
-}
-
 static NaradKeyNode *
 next_node(const NaradKey *key, NaradKeyNode *node)
 {
@@ -297,6 +278,50 @@ prev_node(const NaradKey *key, NaradKeyNode *node)
 	return dlist_container(NaradKeyNode, node,
 						   dlist_prev_node((dlist_head *) &key->nodes,
 										   &node->node));
+}
+
+/*
+ * Whoever acked a node has passed it and, without a gap, those that he acked
+ * behind it: in whatever order he did so, and be it before the turn came here.
+ */
+static void
+pass_from(NaradShard *shard, NaradKey *key, NaradKeyNode *node)
+{
+	while (node != NULL)
+	{
+		NaradLease *lease = NaradLeaseFind(&shard->leases, node->link.id);
+
+		if (lease == NULL || !lease->is_acked ||
+			(key->passed != NULL && key->passer != lease->pinner))
+			break;
+		if (key->passed == NULL)
+			dlist_push_head(&shard->keys.passed, &key->passed_node);
+		key->passed = node;
+		key->passer = lease->pinner;
+		node = next_node(key, node);
+	}
+}
+
+/*
+ * Gives a node the turn, or nobody.  One that has an entry in leases is leased,
+ * or is found in the FIFO; any other is ready now.
+ */
+static void
+give_turn(NaradShard *shard, NaradKey *key, NaradKeyNode *node)
+{
+	NaradKeyTable *table = &shard->keys;
+
+	make_unready(table, key);
+	if (key->first != NULL)
+		table->nfirst--;
+	key->first = node;
+	if (node == NULL)
+		return;
+	table->nfirst++;
+	if (NaradLeaseFind(&shard->leases, node->link.id) == NULL)
+		make_ready(table, key);
+	else if (key->passed == NULL)
+		pass_from(shard, key, node);
 }
 
 /* Forgets which ones a transaction has passed. */
@@ -607,6 +632,40 @@ NaradKeyNextOwn(NaradShard *shard, NaradOffset from)
 	return lowest;
 }
 
+/* Wakes who has passed a key, if he waits, and the next is there for him. */
+static void
+tell_passer(NaradShard *shard, NaradKey *key)
+{
+	NaradKeyNode *node = next_node(key, key->passed);
+	NaradLease *lease;
+
+	if (node == NULL || key->passer == MyProcPid || shard->dropped)
+		return;
+	lease = NaradLeaseFind(&shard->leases, node->link.id);
+	if (lease == NULL || lease->state == NARAD_LEASE_RETURNED)
+		NaradWaitServeOwn(shard->group, shard->partition, key->passer);
+}
+
+/*
+ * NaradKeyTellPassers
+ *
+ * Wakes those who wait, in transactions that have acked what comes before, for
+ * what has the turn to them only.
+ */
+void
+NaradKeyTellPassers(NaradShard *shard)
+{
+	int			nlooked = 0;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &shard->keys.passed)
+	{
+		if (++nlooked > MAX_PASSED)
+			break;
+		tell_passer(shard, dlist_container(NaradKey, passed_node, iter.cur));
+	}
+}
+
 /*
  * NaradKeyTaken
  *
@@ -644,6 +703,8 @@ release_node(NaradShard *shard, NaradKeyNode *node)
 	NaradKeyTable *table = &shard->keys;
 	NaradKey   *key = node->key;
 	bool		had_turn = key->first == node;
+	bool		frees_own = key->passed != NULL &&
+	next_node(key, key->passed) == node;
 
 	if (key->passed == node)
 		forget_passed(key);
@@ -657,6 +718,8 @@ release_node(NaradShard *shard, NaradKeyNode *node)
 												 &key->nodes));
 	if (had_turn && (key->first != NULL || key->has_later))
 		NaradShardMadeAvailable(shard, 1, false);
+	if (frees_own)
+		tell_passer(shard, key);
 	look_after_key(table, key);
 }
 
@@ -718,8 +781,8 @@ NaradKeyReleaseRange(NaradShard *shard, NaradOffset first, NaradOffset last)
 /*
  * NaradKeyPass
  *
- * This transaction has acked a message: to itself, the next has the turn, if
- * this one had it.
+ * This transaction has acked a message, as its lease says: to itself, the next
+ * has the turn, if this one had it.
  */
 void
 NaradKeyPass(NaradShard *shard, NaradOffset offset)
@@ -731,15 +794,9 @@ NaradKeyPass(NaradShard *shard, NaradOffset offset)
 	if (node == NULL)
 		return;
 	key = node->key;
-	if (key->first == node && key->passed == NULL)
-	{
-		key->passer = MyProcPid;
-		dlist_push_head(&table->passed, &key->passed_node);
-	}
-	else if (key->passed == NULL || key->passer != MyProcPid ||
-			 next_node(key, key->passed) != node)
-		return;
-	key->passed = node;
+	if (key->first == node ? key->passed == NULL :
+		key->passed != NULL && next_node(key, key->passed) == node)
+		pass_from(shard, key, node);
 	look_after_key(table, key);
 }
 

@@ -290,6 +290,7 @@ NaradLeaseClearHolder(NaradLease *lease)
 	lease->nonce = 0;
 	lease->taker_open = false;
 	lease->taker_aborted = false;
+	lease->is_acked = false;
 	lease->pid = 0;
 	lease->pinner = 0;
 	lease->pin_action = 0;

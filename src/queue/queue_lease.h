@@ -52,6 +52,7 @@ typedef struct NaradLease
 								 * NaradLeaseSetState only */
 	bool		taker_open;		/* the transaction that took it is open */
 	bool		taker_aborted;	/* it rolled back while another had it pinned */
+	bool		is_acked;		/* pinned, and the last word on it is an ack */
 	bool		is_hole;		/* counted in the shard's nholes */
 	bool		in_heap;		/* LEASED, DELAYED or DEAD_LETTER, and its
 								 * deadline is known */

@@ -169,9 +169,10 @@ NaradXactTake(NaradShard *shard, const NaradLease *lease)
  * key is concerned; what it has nacked is not.
  */
 static void
-pass_key(const NaradAction *action)
+pass_key(const NaradAction *action, NaradLease *lease)
 {
-	if (action->kind == NARAD_ACTION_ACK)
+	lease->is_acked = action->kind == NARAD_ACTION_ACK;
+	if (lease->is_acked)
 		NaradKeyPass(action->shard, action->offset);
 	else
 		NaradKeyUnpass(action->shard, action->offset);
@@ -212,7 +213,7 @@ NaradXactPin(NaradActionKind kind, NaradShard *shard, NaradLease *lease,
 		NaradShardCountHole(shard, lease);
 		NaradShardCapOpened(shard);
 	}
-	pass_key(action);
+	pass_key(action, lease);
 }
 
 /*
@@ -371,11 +372,12 @@ undo_pin(const NaradAction *action, int64 now, bool is_sub)
 	if (action->prev != NO_ACTION)
 	{
 		lease->pin_action = action->prev;
-		pass_key(&actions[action->prev]);
+		pass_key(&actions[action->prev], lease);
 		return;
 	}
 
 	NaradKeyUnpass(shard, action->offset);
+	lease->is_acked = false;
 	lease->pinner = 0;
 	lease->pin_action = 0;
 	if (action->kind == NARAD_ACTION_MOVE)

@@ -1,8 +1,9 @@
 # Copyright (c) 2026, the Narad authors
 #
-# I1, I2, I3, I4, I5, I6, I7, I12: whatever many sessions do, with transactions
-# and savepoints that overlap, backends killed and the server stopped in
-# between, each answer is one that the model allows.
+# I1, I2, I3, I4, I5, I6, I7, I8, I12: whatever many sessions do, with
+# transactions and savepoints that overlap, some asleep until there is a message,
+# backends killed and the server stopped in between, each answer is one that the
+# model allows.  By key, with delays, with dead letters, once only.
 #
 # NARAD_MODEL_OPERATIONS: how many statements (200000).  NARAD_SEED: of the
 # random choices; printed, and replayable.
@@ -24,6 +25,8 @@ my $restarts = int($operations / 20000);
 my $node = narad_node('model', conf => [
 	'max_connections = 40',
 	'max_prepared_transactions = 10',
+	"narad.max_wait = '1h'",
+	"narad.hold_time = '20ms'",
 	"narad.frontier_flush_interval = '200ms'",
 	"narad.frontier_write_interval = '50ms'"]);
 $node->start;

@@ -11,6 +11,7 @@
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "queue/queue_shard.h"
+#include "queue/queue_wait.h"
 #include "unit.h"
 
 #define MAX_OFFSETS 60000
@@ -77,6 +78,12 @@ void
 NaradShardMadeAvailable(NaradShard *given, uint64 n, bool chain)
 {
 	navailable += n;
+}
+
+void
+NaradWaitServeOwn(NaradGroup *group, int partition, int pid)
+{
+	navailable++;
 }
 
 static uint64
@@ -315,8 +322,10 @@ pass_and_undo(int offset)
 {
 	int			key = key_of[offset];
 	NaradOffset next;
-	NaradLease *lease;
+	NaradLease *lease = NaradLeaseFind(&shard.leases, offset);
 
+	lease->is_acked = true;
+	lease->pinner = MyProcPid;
 	NaradKeyPass(&shard, offset);
 	next = NaradKeyNextOwn(&shard, 0);
 	if (key == NO_KEY)
@@ -339,6 +348,7 @@ pass_and_undo(int offset)
 			unclaim(lease, false);
 	}
 	NaradKeyUnpass(&shard, offset);
+	NaradLeaseFind(&shard.leases, offset)->is_acked = false;
 	check(NaradKeyNextOwn(&shard, 0) == NARAD_INVALID_OFFSET, "still passed",
 		  offset);
 }
