@@ -318,6 +318,20 @@ SELECT narad.alter_topic('$t', partitions => 2, reset => '{retention_bytes}');
 		"freed pages, $what: a partition begins");
 	$block = one_value($node, "SELECT (ctid::text::point)[0]::int FROM $t WHERE partition = 1");
 	cmp_ok(scalar(grep { $_ >= $block && $_ < $block + 8 } @freed), '>=', 7, "freed pages, $what: over them");
+	foreach my $g (1, 2)
+	{
+		# The pages of the second are read from disk, if at all.
+		evict() if $g == 2;
+		my ($state) = try_once($node, "SELECT narad.create_group('$t', 'g$g')");
+		($state) = try_once($node, qq{
+WITH m AS MATERIALIZED (SELECT receipt FROM narad.consume('$t', 10, partition => 1, consumer_group => 'g$g')),
+	i AS (INSERT INTO was_$t SELECT FROM m)
+SELECT narad.ack(array_agg(receipt)) FROM m}) if $state eq '00000';
+		is($state, '00000', "freed pages, $what: a group takes others of them");
+	}
+	is((try_once($node, "SELECT narad.produce_once('$t', '0', 'p', 1, partition => 0)"))[0], '00000',
+		"freed pages, $what: a producer, too");
+	$left++;
 	foreach my $n (1, 2)
 	{
 		$node->stop($n == 1 ? 'fast' : 'immediate');
