@@ -6,10 +6,10 @@
  * A record is formed before it comes here.  Under the partition's tail lock
  * it gets its offset and time and is copied to the last page, as many of a
  * batch at once as fit, with one WAL record a page.  Space is prepared
- * ahead, outside the lock: a run of pages of zeros, so that a full disk is
- * the producer's error, and at 3/4 of a segment the next one ('spare'); one
- * process a partition does so at a time.  When a segment is full, sealing it
- * and opening the spare is one change of the directory.
+ * ahead, outside the lock: a run of pages that have room of their own, so that
+ * a full disk is the producer's error, and at 3/4 of a segment the next one
+ * ('spare'); one process a partition does so at a time.  When a segment is
+ * full, sealing it and opening the spare is one change of the directory.
  *
  * A large record goes over several pages, and over as many segments as it
  * takes, with the tail lock held for some pages at a time; it holds the

@@ -158,8 +158,8 @@ typedef struct NaradSegmentEntry
 								 * SPLIT: directory pages written */
 	uint32		pages_used;		/* sealed: pages that hold records */
 	uint32		epoch;			/* metapage's when it was opened */
-	uint16		recycled_units; /* whole slots: so many first units were in
-								 * use by segments before; free ones too */
+	uint16		recycled_units; /* whole slots: so many first units have room,
+								 * as segments before used them; free ones too */
 	uint16		kept_day;		/* sealed: not 0: holds times that inserters
 								 * brought; its age counts from this day on,
 								 * since 2000-01-01 UTC */

@@ -285,8 +285,7 @@ append_entry(Relation rel, NaradLogTopic *topic, const NaradGroupEntry *entry,
 			GroupsContents(images[1].data)->next = block;
 		else
 			meta->groups_root = block;
-		begin_update(rel, block, &updates[n], images[n].data);
-		updates[n].init = true;
+		NaradPageUpdateInit(rel, block, &updates[n], images[n].data);
 		NaradMetaImageInit(images[n].data, topic->topic_id, NARAD_PAGE_GROUPS,
 						   0);
 		n++;
@@ -505,8 +504,7 @@ append_map_page(Relation rel, NaradLogTopic *topic, GroupPlace *place,
 		place->entry.map = block;
 		GroupsContents(images[0].data)->entries[place->index].map = block;
 	}
-	begin_update(rel, block, &updates[1], images[1].data);
-	updates[1].init = true;
+	NaradPageUpdateInit(rel, block, &updates[1], images[1].data);
 	NaradMetaImageInit(images[1].data, topic->topic_id, NARAD_PAGE_STATEMAP, 0);
 	page->first_partition = first;
 	((PageHeader) images[1].data)->pd_lower = SizeOfPageHeaderData +
@@ -538,9 +536,8 @@ look_up_state(Relation rel, const NaradMetaData *meta, NaradGroupId group_id,
 }
 
 /*
- * Makes the state page of a partition, empty: its place may have held records
- * before, and still does on a standby, or after a crash, whatever is there
- * now.  In a change.
+ * Makes the state page of a partition, empty: its place may hold records of
+ * old.  In a change.
  */
 static BlockNumber
 make_state_page(Relation rel, NaradLogTopic *topic, GroupPlace *place,
@@ -564,8 +561,7 @@ make_state_page(Relation rel, NaradLogTopic *topic, GroupPlace *place,
 	block = NaradMetaPageAllocate(rel, topic);
 	begin_update(rel, map, &updates[0], images[0].data);
 	MapContents(images[0].data)->blocks[partition % NARAD_MAP_BLOCKS] = block;
-	begin_update(rel, block, &updates[1], images[1].data);
-	updates[1].init = true;
+	NaradPageUpdateInit(rel, block, &updates[1], images[1].data);
 	NaradMetaImageInit(images[1].data, topic->topic_id, NARAD_PAGE_STATE,
 					   partition);
 	end_updates(rel, updates, 2);

@@ -178,6 +178,23 @@ NaradPagesUpdate(Relation rel, NaradPageUpdate *updates, int nupdates)
 }
 
 /*
+ * NaradPageUpdateInit
+ *
+ * Locks a page that is made anew, for NaradPagesUpdate, and unlocking after it.
+ * What was there is not read, unless it is in the buffer pool: it may be a freed
+ * segment's, and damaged.
+ */
+void
+NaradPageUpdateInit(Relation rel, BlockNumber block, NaradPageUpdate *update,
+					char *image)
+{
+	update->buffer = ReadBufferExtended(rel, MAIN_FORKNUM, block,
+										RBM_ZERO_AND_LOCK, NULL);
+	update->image = image;
+	update->init = true;
+}
+
+/*
  * NaradPageHead
  *
  * The special head of a page copied; NULL if it is new, or has no such space.

@@ -51,6 +51,10 @@ typedef struct NaradPageUpdate
 extern XLogRecPtr NaradPagesUpdate(Relation rel, NaradPageUpdate *updates,
 								   int nupdates);
 
+/* Locks a page that is made anew, whatever was there; image is filled after. */
+extern void NaradPageUpdateInit(Relation rel, BlockNumber block,
+								NaradPageUpdate *update, char *image);
+
 /* Metapage contents for a new topic with a fresh topic id. */
 extern void NaradMetaFill(NaradMetaData *meta, int npartitions,
 						  uint32 segment_pages);

@@ -39,6 +39,7 @@
 #include "utils/snapmgr.h"
 
 #include "base/base_compat.h"
+#include "log/log_meta.h"
 #include "log/log_page.h"
 #include "log/log_record.h"
 #include "log/log_status.h"
@@ -98,6 +99,24 @@ NaradDataPageIsValid(Page page, NaradTopicId topic_id)
 			return false;
 	}
 	return true;
+}
+
+/*
+ * NaradDamagedPageSpecial
+ *
+ * Copies the special space of a page that cannot be read; false unless it looks
+ * sound.
+ */
+bool
+NaradDamagedPageSpecial(const char *page, NaradTopicId topic_id,
+						NaradDataSpecial *special)
+{
+	memcpy(special, page + BLCKSZ - sizeof(NaradDataSpecial),
+		   sizeof(NaradDataSpecial));
+	return special->head.topic_id == topic_id &&
+		special->head.kind == NARAD_PAGE_DATA &&
+		special->head.version == NARAD_FORMAT_VERSION &&
+		special->base_offset <= NARAD_MAX_OFFSET;
 }
 
 /*
@@ -388,6 +407,41 @@ NaradDataPageClassify(Page page, NaradTopicId topic_id,
 }
 
 /*
+ * NaradDamagedPageClassify
+ *
+ * What a page that cannot be read is to a reader of a segment: another's if its
+ * special space says so, for what lies under pages that were prepared may be of
+ * segments that are gone.  Where the page must be the reader's, that is damage
+ * just as well.
+ */
+NaradPageStatus
+NaradDamagedPageClassify(const char *page, NaradTopicId topic_id,
+						 const NaradSegmentRef *ref)
+{
+	NaradDataSpecial special;
+
+	if (NaradDamagedPageSpecial(page, topic_id, &special) &&
+		(special.head.partition != ref->partition ||
+		 special.sequence < ref->sequence))
+		return NARAD_PAGE_OTHER;
+	return NARAD_PAGE_DAMAGED;
+}
+
+/* The same of a block that could not be pinned. */
+static NaradPageStatus
+classify_damaged(Relation rel, BlockNumber block, NaradTopicId topic_id,
+				 const NaradSegmentRef *ref)
+{
+	PGAlignedBlock copy;
+
+	/* It may be sound by now, which nobody was promised to be told. */
+	if (block >= RelationGetNumberOfBlocks(rel) ||
+		NaradPageCopyChecked(rel, block, copy.data))
+		return NARAD_PAGE_DAMAGED;
+	return NaradDamagedPageClassify(copy.data, topic_id, ref);
+}
+
+/*
  * Sets the flag in a copy on records that are frozen without bearing it: of a
  * frozen segment, or, where the reader's view of the directory is from before
  * it was, those whose xmin is forgotten.  The share lock of the page is held:
@@ -425,9 +479,10 @@ mark_frozen(Page copy, bool all)
  * of being frozen.  ref was read after the reader's snapshot was taken.
  *
  * Errors of reading are raised unless damage_ok, and then too if they are not
- * about the block's contents.  With damage_ok a block past the end of the file
- * is OTHER: pages are prepared without WAL, so a standby, or a server promoted
- * or crashed, may lack them.
+ * about the block's contents; but what cannot be read and is another segment's
+ * by its special space is OTHER.  With damage_ok a block past the end of the
+ * file is OTHER: pages are prepared without WAL, so a standby, or a server
+ * promoted or crashed, may lack them.
  *
  * VACUUM was not at a segment that retention had freed before.  So if a page was
  * read by what VACUUM must have done, and the segment is gone, it is OTHER, too,
@@ -443,17 +498,18 @@ NaradDataPageCopy(Relation rel, BlockNumber block,
 	NaradPageStatus status;
 	bool		has_forgotten = false;
 
-	if (damage_ok)
+	if (damage_ok && !block_exists(rel, block))
+		return NARAD_PAGE_OTHER;
+	buffer = NaradReadBufferCareful(rel, block, strategy);
+	if (!BufferIsValid(buffer))
 	{
-		if (!block_exists(rel, block))
-			return NARAD_PAGE_OTHER;
-		buffer = NaradReadBufferCareful(rel, block, strategy);
-	}
-	else
+		status = classify_damaged(rel, block, topic_id, ref);
+		if (status == NARAD_PAGE_OTHER || damage_ok)
+			return status;
+		/* Raises the error. */
 		buffer = ReadBufferExtended(rel, MAIN_FORKNUM, block, RBM_NORMAL,
 									strategy);
-	if (!BufferIsValid(buffer))
-		return NARAD_PAGE_DAMAGED;
+	}
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	memcpy(copy, BufferGetPage(buffer), BLCKSZ);
@@ -556,7 +612,8 @@ read_part(LargeWalk *walk, BlockNumber block)
 		return NARAD_PAGE_OTHER;
 	buffer = NaradReadBufferCareful(walk->rel, block, walk->strategy);
 	if (!BufferIsValid(buffer))
-		return NARAD_PAGE_DAMAGED;
+		return classify_damaged(walk->rel, block, walk->topic_id,
+								&walk->segment);
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	page = BufferGetPage(buffer);

@@ -24,6 +24,10 @@ extern void NaradDataPageInit(Page page, const NaradDataSpecial *special);
 /* True if a well-formed data page of this topic. */
 extern bool NaradDataPageIsValid(Page page, NaradTopicId topic_id);
 
+/* The special space of a damaged one, if that looks sound and is this topic's. */
+extern bool NaradDamagedPageSpecial(const char *page, NaradTopicId topic_id,
+									NaradDataSpecial *special);
+
 /* What a page, copied or locked, is to a reader of a segment. */
 typedef enum NaradPageStatus
 {
@@ -34,6 +38,11 @@ typedef enum NaradPageStatus
 
 extern NaradPageStatus NaradDataPageClassify(Page page, NaradTopicId topic_id,
 											 const NaradSegmentRef *ref);
+
+/* The same of one that cannot be read, by its special space; never OK. */
+extern NaradPageStatus NaradDamagedPageClassify(const char *page,
+												NaradTopicId topic_id,
+												const NaradSegmentRef *ref);
 
 /* Places an item of two parts at the end; the caller knows that it fits. */
 extern OffsetNumber NaradDataPagePut(Page page, const char *head,
@@ -70,7 +79,8 @@ typedef void (*NaradPageVisitor) (Page copy, void *arg);
  * Copies a block into memory of the caller (BLCKSZ bytes, MAXALIGNed) and
  * checks that it is a data page of the segment.  If damage_ok, a block that
  * fails its checksum is DAMAGED, not an error, and one that does not exist is
- * OTHER: as far as the file goes it was never written.
+ * OTHER: as far as the file goes it was never written.  One that fails it, but
+ * says that it is another segment's, is OTHER in any case.
  */
 extern NaradPageStatus NaradDataPageCopy(Relation rel, BlockNumber block,
 										 BufferAccessStrategy strategy,

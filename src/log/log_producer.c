@@ -364,7 +364,6 @@ init_image(NaradPageUpdate *update, NaradTopicId topic_id, Size contents)
 	NaradMetaImageInit(update->image, topic_id, NARAD_PAGE_PRODUCERS, 0);
 	((PageHeader) update->image)->pd_lower =
 		MAXALIGN(SizeOfPageHeaderData) + contents;
-	update->init = true;
 }
 
 /* Makes the root page, linked from the metapage.  In a change. */
@@ -378,7 +377,7 @@ make_root(Relation rel, NaradLogTopic *topic)
 	begin_update(rel, 0, &updates[0], images[0].data);
 	((NaradMetaData *) PageGetContents((Page) images[0].data))->producers_root =
 		block;
-	begin_update(rel, block, &updates[1], images[1].data);
+	NaradPageUpdateInit(rel, block, &updates[1], images[1].data);
 	init_image(&updates[1], topic->topic_id, sizeof(NaradProducersRoot));
 	end_updates(rel, updates, 2);
 }
@@ -419,7 +418,7 @@ extend_chain(Relation rel, NaradLogTopic *topic, const NaradMetaData *meta,
 		begin_update(rel, last, &updates[0], images[0].data);
 		PageContents(images[0].data)->next = block;
 	}
-	begin_update(rel, block, &updates[1], images[1].data);
+	NaradPageUpdateInit(rel, block, &updates[1], images[1].data);
 	init_image(&updates[1], topic->topic_id, sizeof(NaradProducersPage));
 	end_updates(rel, updates, 2);
 }

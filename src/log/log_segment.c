@@ -21,9 +21,10 @@
  *             damaged one if a place that it describes is in use, or if the
  *             slot's entry counts it as written (I12).  Entries of
  *             open and spare segments change under the partition's tail lock
- *             only, free ones under the allocator's.  A page is written as
- *             zeros before it is used, also where the file is longer already:
- *             extending it past pages nobody has prepared leaves holes.
+ *             only, free ones under the allocator's.  A page has room on the
+ *             disk before it is used, also where the file is longer already:
+ *             extending it past pages nobody has prepared leaves holes.  What
+ *             is on it may be a freed segment's, sound or damaged.
  * Locks:      relation extension, then alloc_lock, then directory buffers in
  *             block order.  Readers: one share lock at a time.
  * Runs in:    any backend; reading on a standby, too.
@@ -1088,10 +1089,7 @@ add_directory_page(Relation rel, NaradLogTopic *topic, uint32 slot,
 	prepare_meta_pages(rel, block, 1);
 	NaradMetaImageInit(image.data, topic->topic_id, NARAD_PAGE_DIRECTORY, 0);
 	((PageHeader) image.data)->pd_lower = DIRECTORY_LOWER;
-	update.buffer = ReadBuffer(rel, block);
-	update.image = image.data;
-	update.init = true;
-	LockBuffer(update.buffer, BUFFER_LOCK_EXCLUSIVE);
+	NaradPageUpdateInit(rel, block, &update, image.data);
 	NaradPagesUpdate(rel, &update, 1);
 	UnlockReleaseBuffer(update.buffer);
 

@@ -165,8 +165,8 @@ extern BlockNumber NaradMetaPageAllocate(Relation rel, struct NaradLogTopic *top
 /*
  * Makes pages [from, to) of a segment exist on disk, with room of their own,
  * which the `recycled` first ones have; ENOSPC is reported here.  What is on
- * them is nothing.  Does not touch the entry.  May be cancelled unless an LWLock
- * is held.
+ * them means nothing.  Does not touch the entry.  May be cancelled unless an
+ * LWLock is held.
  */
 extern void NaradSegmentPreparePages(Relation rel, BlockNumber first_block,
 									 uint32 recycled, uint32 from, uint32 to);

@@ -12,9 +12,9 @@
  * Tail after a crash: the last record lies within the prepared pages of the
  * open segment, on the last of them that is a data page of this partition and
  * sequence; prepared pages past it are zeros or another segment's of old.  If
- * one of those is damaged, it may have held records: nothing is added to that
- * segment any more, and the next begins at an offset that cannot have been
- * given.  I1, I11.
+ * one of those is damaged, and does not look like a freed segment's, it may have
+ * held records: nothing is added to that segment any more, and the next begins
+ * at an offset that cannot have been given.  I1, I11.
  *
  * Owns:       the table of NaradLogTopic; rd_amcache of topics.
  * Invariants: I12: an entry is found by file and believed only if its topic
@@ -267,14 +267,38 @@ damaged_reach(TopicBuild *build, const FoundSegment *segment,
 {
 	NaradDataSpecial special;
 
-	memcpy(&special, page + BLCKSZ - sizeof(special), sizeof(special));
-	if (special.head.topic_id != build->meta.topic_id ||
-		special.head.kind != NARAD_PAGE_DATA ||
+	if (!NaradDamagedPageSpecial(page, build->meta.topic_id, &special) ||
 		special.head.partition != segment->entry.partition ||
-		special.sequence != segment->entry.sequence ||
-		special.base_offset > NARAD_MAX_OFFSET)
+		special.sequence != segment->entry.sequence)
 		return 0;
 	return special.base_offset + (uint64) npages * (NARAD_MAX_DELTA + 1);
+}
+
+/*
+ * Was a damaged page left by a segment that is gone, by its special space?  Then
+ * it never held records of the one it lies in now.  Segments of a partition go
+ * from the first on, and the last one stays, so what is gone comes before the
+ * first there is.  Nothing else is believed: it may be these bytes that are
+ * damaged, and then an offset could be given twice.
+ */
+static bool
+is_left_over(TopicBuild *build, const char *page)
+{
+	NaradDataSpecial special;
+	int			i;
+
+	if (!NaradDamagedPageSpecial(page, build->meta.topic_id, &special))
+		return false;
+	for (i = 0; i < build->nsegments; i++)
+	{
+		const FoundSegment *found = &build->segments[i];
+
+		if (found->entry.partition == special.head.partition &&
+			found->entry.state != NARAD_SEGMENT_SPARE)
+			return special.sequence < found->entry.sequence &&
+				special.base_offset < found->entry.first_offset;
+	}
+	return false;
 }
 
 /* Finds the tail of a partition in its open segment. */
@@ -298,6 +322,8 @@ recover_tail(TopicBuild *build, NaradLogPartition *part,
 								  segment->ref.first_block + page - 1,
 								  copy.data))
 		{
+			if (is_left_over(build, copy.data))
+				continue;
 			damaged = Max(damaged, page);
 			reach = Max(reach, damaged_reach(build, segment, copy.data,
 											 damaged - page + 1));

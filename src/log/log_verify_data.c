@@ -323,7 +323,8 @@ copy_page(DataWalk *walk, BlockNumber block, const char **problem)
 
 	*problem = "page fails its checksum or has a damaged header";
 	if (!NaradPageCopyChecked(verify->rel, block, walk->page.data))
-		return NARAD_PAGE_DAMAGED;
+		return NaradDamagedPageClassify(walk->page.data,
+										verify->meta.topic_id, ref);
 	*problem = PageIsNew((Page) walk->page.data) ? "page is all zeros" :
 		"page is not one of the segment";
 	status = NaradDataPageCopy(verify->rel, block, walk->strategy,

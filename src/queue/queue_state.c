@@ -537,7 +537,8 @@ chain_blocks(Relation rel, BlockNumber block, const NaradStateOwner *owner)
 
 /*
  * Writes an image to the chain that is not in use, and turns the head (not
- * yet written) to it.
+ * yet written) to it.  From the last page to the first: so whatever a page links
+ * to is written, where a crash in between leaves the chain longer, too.
  */
 static void
 write_image_chain(Relation rel, NaradRelInfo *info, const NaradStateOwner *owner,
@@ -545,25 +546,24 @@ write_image_chain(Relation rel, NaradRelInfo *info, const NaradStateOwner *owner
 {
 	int			use = head->chain_in_use == 1 ? 2 : 1;
 	List	   *blocks = chain_blocks(rel, head->chains[use - 1], owner);
-	uint32		left = head->image_len;
 	PGAlignedBlock page;
-	int			npages = (left + NARAD_CHAIN_SPACE - 1) / NARAD_CHAIN_SPACE;
+	int			npages = (head->image_len + NARAD_CHAIN_SPACE - 1) /
+	NARAD_CHAIN_SPACE;
 	int			i;
 
 	while (list_length(blocks) < npages)
 		blocks = lappend_oid(blocks,
 							 NaradMetaPageAllocate(rel, info->shared));
 	head->serial++;
-	for (i = 0; i < npages; i++)
+	for (i = npages - 1; i >= 0; i--)
 	{
-		uint32		len = Min(left, NARAD_CHAIN_SPACE);
+		uint32		from = i * NARAD_CHAIN_SPACE;
 		BlockNumber next = i + 1 < list_length(blocks) ?
 		list_nth_oid(blocks, i + 1) : 0;
 
-		init_chain(page.data, owner, head->serial, image, len, next);
+		init_chain(page.data, owner, head->serial, image + from,
+				   Min(head->image_len - from, NARAD_CHAIN_SPACE), next);
 		(void) write_chain(rel, list_nth_oid(blocks, i), owner, page.data);
-		image += len;
-		left -= len;
 	}
 	head->chains[use - 1] = linitial_oid(blocks);
 	head->chain_in_use = use;

@@ -6,7 +6,8 @@
 #      which are filled without WAL.
 # I11: a damaged last page loses its own records; its partition goes on, at
 #      the next offset while the server runs, and after a restart at one that
-#      cannot have been given, also behind a jump.
+#      cannot have been given, also behind a jump.  Pages of freed segments,
+#      damaged or not, are nothing to the segment that is prepared over them.
 
 use strict;
 use warnings;
@@ -290,6 +291,63 @@ foreach my $how ([ 'bad bytes', 4000, 'x' x 100 ], [ 'zeros', 0, "\0" x 8192 ])
 		"$what: the log says so");
 }
 
+my $block;
+
+# A partition whose first segment lies on pages of one that was freed, sound ones
+# or damaged, has what it was given, and nothing else.
+foreach my $what ('sound', 'damaged')
+{
+	my $t = "freed_$what";
+	my $offset = -s $node->logfile;
+	$node->safe_psql('postgres', qq{
+SELECT narad.create_topic('$t', segment_size => '256kB');
+INSERT INTO $t (value) SELECT to_jsonb(rpad(i::text, $len, 'x')) FROM generate_series(0, 499) i;
+CREATE TABLE was_$t AS SELECT msg_offset, (ctid::text::point)[0]::int AS block FROM $t;
+SELECT narad.alter_topic('$t', retention_bytes => 100000);
+SELECT * FROM narad.apply_retention('$t');
+SELECT narad.alter_topic('$t', partitions => 2, reset => '{retention_bytes}');
+});
+	my $file = one_value($node, "SELECT pg_relation_filepath('$t')");
+	my @freed = split(/\n/, one_value($node, "SELECT DISTINCT block FROM was_$t"
+		  . " WHERE msg_offset < (SELECT min(msg_offset) FROM $t) ORDER BY 1"));
+	my $left = one_value($node, "SELECT count(*) FROM $t");
+	$node->stop;
+	damage($file, $_, 12, "\xff" x 4) foreach ($what eq 'sound' ? () : @freed);
+	$node->start;
+	is(one_value($node, "INSERT INTO $t (partition, value) VALUES (1, '0') RETURNING msg_offset"), 0,
+		"freed pages, $what: a partition begins");
+	$block = one_value($node, "SELECT (ctid::text::point)[0]::int FROM $t WHERE partition = 1");
+	cmp_ok(scalar(grep { $_ >= $block && $_ < $block + 8 } @freed), '>=', 7, "freed pages, $what: over them");
+	foreach my $g (1, 2)
+	{
+		# The pages of the second are read from disk, if at all.
+		evict() if $g == 2;
+		my ($state) = try_once($node, "SELECT narad.create_group('$t', 'g$g')");
+		($state) = try_once($node, qq{
+WITH m AS MATERIALIZED (SELECT receipt FROM narad.consume('$t', 10, partition => 1, consumer_group => 'g$g')),
+	i AS (INSERT INTO was_$t SELECT FROM m)
+SELECT narad.ack(array_agg(receipt)) FROM m}) if $state eq '00000';
+		is($state, '00000', "freed pages, $what: a group takes others of them");
+	}
+	is((try_once($node, "SELECT narad.produce_once('$t', '0', 'p', 1, partition => 0)"))[0], '00000',
+		"freed pages, $what: a producer, too");
+	$left++;
+	foreach my $n (1, 2)
+	{
+		$node->stop($n == 1 ? 'fast' : 'immediate');
+		$node->start;
+		is(one_value($node, "SELECT count(*) FROM narad.verify('$t')"), 0, "freed pages, $what: nothing is wrong, on pages alone");
+		is(one_value($node, "INSERT INTO $t (partition, value) VALUES (1, '$n') RETURNING msg_offset"), $n,
+			"freed pages, $what: at the next offset it goes on");
+		is(one_value($node, "SELECT count(*), count(*) FILTER (WHERE partition = 1 AND value::int = msg_offset) FROM $t"),
+			join('|', $left + $n + 1, $n + 1), "freed pages, $what: a scan has all");
+		is(one_value($node, "SELECT string_agg(value::text, ' ') FROM narad.fetch('$t', 1, 0)"), join(' ', 0 .. $n),
+			"freed pages, $what: a fetch, too");
+		is(one_value($node, "SELECT count(*) FROM narad.verify('$t')"), 0, "freed pages, $what: nothing is wrong, in memory either");
+	}
+	unlike(slurp_file($node->logfile, $offset), qr/is damaged|are skipped/, "freed pages, $what: nor logged");
+}
+
 # A jump, a crash, and then the page with the jump on it is found damaged.
 my $far = 1 << 50;
 $node->safe_psql('postgres', q{
@@ -298,7 +356,7 @@ INSERT INTO jump (value) SELECT to_jsonb(rpad(i::text, 950, 'x')) FROM generate_
 INSERT INTO jump (partition, msg_offset, value) VALUES (0, } . $far . q{, '"far"');
 SELECT count(*) FROM narad.produce_batch('jump', ARRAY['1', '2']::jsonb[]);
 });
-my $block = last_block('jump');
+$block = last_block('jump');
 my $path = one_value($node, "SELECT pg_relation_filepath('jump')");
 $node->safe_psql('postgres', 'CHECKPOINT');
 $node->stop('immediate');
