@@ -162,7 +162,6 @@ typedef struct NaradConsumer
 	bool		needs_mark;		/* what is leased has to be marked first */
 	bool		was_woken;		/* for one message that is not taken yet */
 	int			woken_for;		/* ... of this partition; -1: any */
-	bool		woken_own;		/* for what only this transaction may take */
 	bool		all_dry;		/* no partition looked at has more */
 	int			nnonces;		/* drawn, not used yet */
 	uint64		nonces[MAX_CLAIMS];
@@ -179,8 +178,8 @@ typedef struct NaradConsumer
 	bool		scan_ended;		/* by key: one of them could not be read */
 	NaradOffset own_from;		/* by key: what has the turn to this
 								 * transaction only was tried below */
-	NaradOffset own_again;		/* ... but from here on it may be another: one
-								 * of this group was dead */
+	bool		own_again;		/* ... but it may be another now: one of this
+								 * group was dead */
 	uint32		returned_left;	/* of the FIFO, not looked at yet */
 	bool		returned_all;	/* that was all of it */
 	uint64		nmade;			/* the shard's, when the visit began */
@@ -1075,11 +1074,11 @@ undo_claim(NaradShard *shard, const NaradClaim *done, NaradLease *lease)
 static void
 note_own(NaradConsumer *c, const NaradClaim *done)
 {
-	if (done->status == NARAD_READ_OK ||
+	if ((done->status == NARAD_READ_OK && done->due == 0) ||
 		NaradKeyHasTurn(c->shard, done->offset))
 		return;
 	if (done->status == NARAD_READ_DEAD || done->status == NARAD_READ_CORRUPT)
-		c->own_again = Min(c->own_again, done->offset + 1);
+		c->own_again = true;
 	else
 		c->own_from = Max(c->own_from, done->offset + 1);
 }
@@ -1289,10 +1288,11 @@ dispose_group(NaradConsumer *c)
 	{
 		(void) NaradShardOvertake(shard,
 								  pg_atomic_read_u64(&c->part->start_offset));
-		c->own_again = NARAD_INVALID_OFFSET;
+		c->own_again = false;
 		for (int i = 0; i < c->nclaims; i++)
 			dispose_claim(c, &c->claims[i], now, wall_now);
-		c->own_from = Min(c->own_from, c->own_again);
+		if (c->own_again)
+			c->own_from = 0;
 		if (c->alone && c->claims[0].deliveries == 0)
 			NaradSuspectNotOut(shard, c->claims[0].offset);
 		recheck_ended(c);
@@ -1519,22 +1519,6 @@ end_holds(NaradConsumer *c, int partition, int ntaken, bool dry)
 }
 
 /*
- * By key: this backend may have been woken for what only another's transaction
- * may take, which has acked what comes before, and waits.  That one is told
- * now.  Who was told so himself does not, or two could keep each other awake.
- */
-static void
-tell_passers(NaradConsumer *c)
-{
-	if (!c->ordered || c->woken_own)
-		return;
-	LWLockAcquire(&c->shard->lock, LW_EXCLUSIVE);
-	if (NaradShardIsOf(c->shard, c->group_id))
-		NaradKeyTellPassers(c->shard);
-	LWLockRelease(&c->shard->lock);
-}
-
-/*
  * Takes what one partition has, until it is dry or capped or the batch full.
  * A group that yields nothing is followed by a larger one, so that a long run
  * of unreadable records is not stepped over one by one.
@@ -1545,7 +1529,6 @@ consume_partition(NaradConsumer *c, int partition)
 	int			least = 1;		/* claims, however few are wanted */
 	bool		more = true;
 	int			ntaken_before = c->ntaken;
-	bool		dry;
 
 	c->reader = NULL;
 	begin_visit(c, partition);
@@ -1572,10 +1555,8 @@ consume_partition(NaradConsumer *c, int partition)
 	/* What is handed out is flushed to disk first. */
 	if (c->reader != NULL)
 		NaradReaderEnd(c->reader);
-	dry = !more && !c->full && !c->no_memory && c->snapshot == NULL;
-	end_holds(c, partition, c->ntaken - ntaken_before, dry);
-	if (dry)
-		tell_passers(c);
+	end_holds(c, partition, c->ntaken - ntaken_before,
+			  !more && !c->full && !c->no_memory && c->snapshot == NULL);
 }
 
 static void
@@ -1623,7 +1604,7 @@ consume_partitions(NaradConsumer *c)
 	int			npartitions = c->info->npartitions;
 	uint32		start;
 
-	c->was_woken = NaradWaitWoken(&c->woken_for, &c->woken_own);
+	c->was_woken = NaradWaitWoken(&c->woken_for);
 	c->all_dry = true;
 	if (c->args->partition >= 0)
 	{

@@ -45,7 +45,6 @@
 
 #include "base/base_memory.h"
 #include "queue/queue_shard.h"
-#include "queue/queue_wait.h"
 
 #define MIN_BUCKETS		16
 #define MAX_BUCKETS		(1 << 24)
@@ -632,40 +631,6 @@ NaradKeyNextOwn(NaradShard *shard, NaradOffset from)
 	return lowest;
 }
 
-/* Wakes who has passed a key, if he waits, and the next is there for him. */
-static void
-tell_passer(NaradShard *shard, NaradKey *key)
-{
-	NaradKeyNode *node = next_node(key, key->passed);
-	NaradLease *lease;
-
-	if (node == NULL || key->passer == MyProcPid || shard->dropped)
-		return;
-	lease = NaradLeaseFind(&shard->leases, node->link.id);
-	if (lease == NULL || lease->state == NARAD_LEASE_RETURNED)
-		NaradWaitServeOwn(shard->group, shard->partition, key->passer);
-}
-
-/*
- * NaradKeyTellPassers
- *
- * Wakes those who wait, in transactions that have acked what comes before, for
- * what has the turn to them only.
- */
-void
-NaradKeyTellPassers(NaradShard *shard)
-{
-	int			nlooked = 0;
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &shard->keys.passed)
-	{
-		if (++nlooked > MAX_PASSED)
-			break;
-		tell_passer(shard, dlist_container(NaradKey, passed_node, iter.cur));
-	}
-}
-
 /*
  * NaradKeyTaken
  *
@@ -703,8 +668,6 @@ release_node(NaradShard *shard, NaradKeyNode *node)
 	NaradKeyTable *table = &shard->keys;
 	NaradKey   *key = node->key;
 	bool		had_turn = key->first == node;
-	bool		frees_own = key->passed != NULL &&
-	next_node(key, key->passed) == node;
 
 	if (key->passed == node)
 		forget_passed(key);
@@ -718,8 +681,6 @@ release_node(NaradShard *shard, NaradKeyNode *node)
 												 &key->nodes));
 	if (had_turn && (key->first != NULL || key->has_later))
 		NaradShardMadeAvailable(shard, 1, false);
-	if (frees_own)
-		tell_passer(shard, key);
 	look_after_key(table, key);
 }
 

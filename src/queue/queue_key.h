@@ -98,7 +98,6 @@ extern bool NaradKeyIsKnown(struct NaradShard *shard, NaradOffset offset);
 extern NaradOffset NaradKeyNextReady(struct NaradShard *shard);
 extern NaradOffset NaradKeyNextOwn(struct NaradShard *shard,
 								   NaradOffset from);
-extern void NaradKeyTellPassers(struct NaradShard *shard);
 extern void NaradKeyTaken(struct NaradShard *shard, NaradOffset offset);
 extern void NaradKeyGiveBack(struct NaradShard *shard, NaradOffset offset);
 

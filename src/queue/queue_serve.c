@@ -319,7 +319,6 @@ serve_waiter(NaradWaitPart *part, NaradWaiter *waiter, int partition,
 	NaradServeUnlink(waiter);
 	waiter->served_partition = partition;
 	waiter->served_chain = chain;
-	waiter->served_own = false;
 	if (waiter->hold != NULL)
 	{
 		waiter->hold_serial = waiter->hold->serial;
@@ -469,36 +468,6 @@ NaradWaitServe(NaradGroup *group, int partition, uint64 n, bool chain)
 	LWLockAcquire(&part->lock, LW_EXCLUSIVE);
 	if (group->wait.is_listed)
 		NaradServeGroup(part, group, partition, n, chain);
-	LWLockRelease(&part->lock);
-}
-
-/*
- * NaradWaitServeOwn
- *
- * Wakes one backend, if it waits for messages of a partition: there is one that
- * only its transaction may take.  As NaradWaitServe.
- */
-void
-NaradWaitServeOwn(NaradGroup *group, int partition, int pid)
-{
-	NaradWaitPart *part = part_of_group(group);
-	dlist_iter	iter;
-
-	pg_memory_barrier();
-	if (pg_atomic_read_u32(&part->nwatching) == 0)
-		return;
-	LWLockAcquire(&part->lock, LW_EXCLUSIVE);
-	dlist_foreach(iter, &group->wait.all)
-	{
-		NaradWaiter *waiter = dlist_container(NaradWaiter, all_node, iter.cur);
-
-		if (waiter->pid != pid || group->paused ||
-			(waiter->partition >= 0 && waiter->partition != partition))
-			continue;
-		serve_waiter(part, waiter, partition, false);
-		waiter->served_own = true;
-		break;
-	}
 	LWLockRelease(&part->lock);
 }
 

@@ -317,12 +317,11 @@ NaradWaitSleep(int64 until, uint32 wait_event)
  *
  * Does this backend look because it was woken, and for which partition
  * (-1: any)?  Who was woken looks there first: so the message that is left to
- * another is one of which another was told.  *own: by NaradWaitServeOwn.
+ * another is one of which another was told.
  */
 bool
-NaradWaitWoken(int *partition, bool *own)
+NaradWaitWoken(int *partition)
 {
-	*own = acting && my_waiter->served_own;
 	if (acting)
 		*partition = my_waiter->served_partition;
 	return acting;

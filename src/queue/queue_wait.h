@@ -90,7 +90,7 @@ extern void NaradWaitJoin(NaradWaitKind kind, struct NaradGroup *group,
 extern void NaradWaitJoinReader(NaradTopicId topic_id, Oid relid,
 								int partition, TimestampTz deadline);
 extern NaradWaitEnd NaradWaitSleep(int64 until, uint32 wait_event);
-extern bool NaradWaitWoken(int *partition, bool *own);
+extern bool NaradWaitWoken(int *partition);
 extern void NaradWaitLeave(bool took);
 extern void NaradWaitCleanup(int code, Datum arg);	/* for
 													 * PG_ENSURE_ERROR_CLEANUP */
@@ -111,7 +111,6 @@ extern void NaradWaitRecords(NaradTopicId topic_id, int partition,
  * `chain`, nobody knows how many: whoever takes one wakes the next. */
 extern void NaradWaitServe(struct NaradGroup *group, int partition, uint64 n,
 						   bool chain);
-extern void NaradWaitServeOwn(struct NaradGroup *group, int partition, int pid);
 
 /* Any number in any partition: resume, seek, caps that were raised. */
 extern void NaradWaitServeGroup(struct NaradGroup *group);

@@ -50,7 +50,6 @@ typedef struct NaradWaiter
 	dlist_node	all_node;		/* while waiting */
 	int			served_partition;	/* while served */
 	bool		served_chain;
-	bool		served_own;		/* for what only its transaction may take */
 	NaradToken *hold;			/* a caller's, until it is served */
 	uint64		hold_serial;	/* of that, afterwards */
 } NaradWaiter;

@@ -11,7 +11,6 @@
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "queue/queue_shard.h"
-#include "queue/queue_wait.h"
 #include "unit.h"
 
 #define MAX_OFFSETS 60000
@@ -78,12 +77,6 @@ void
 NaradShardMadeAvailable(NaradShard *given, uint64 n, bool chain)
 {
 	navailable += n;
-}
-
-void
-NaradWaitServeOwn(NaradGroup *group, int partition, int pid)
-{
-	navailable++;
 }
 
 static uint64
