@@ -156,6 +156,7 @@ typedef struct NaradConsumer
 	bool		full;			/* the batch is */
 	bool		no_memory;
 	bool		capped;			/* the last group of claims ended at a cap */
+	bool		filled;			/* ... max_in_flight, with claims of its own */
 	bool		alone;			/* the group is one suspect, */
 	bool		single;			/* ... or one message, as there are some */
 	bool		due_popped;		/* the first delayed one is another */
@@ -705,7 +706,9 @@ claim_next(NaradConsumer *c)
 
 	if (shard->leases.nstate[NARAD_LEASE_LEASED] >= c->max_in_flight)
 	{
-		shard->capped_in_flight = true;
+		c->filled = c->nclaims > 0;
+		if (!c->filled)
+			shard->capped_in_flight = true;
 		return CHOICE_CAPPED;
 	}
 	if (!c->ordered && claim_suspect(c) == CHOICE_CLAIMED)
@@ -797,6 +800,7 @@ claim_group(NaradConsumer *c, int want)
 	c->mark = NaradXactMark();
 	c->nclaims = 0;
 	c->alone = c->single = c->needs_mark = c->due_popped = false;
+	c->filled = false;
 
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	if (!NaradShardIsOf(shard, c->group_id))
@@ -1271,6 +1275,31 @@ serve_given_back(NaradConsumer *c)
 }
 
 /*
+ * The group's own claims met max_in_flight.  Only now is it known whether they
+ * are leases: if they were counted before, those that come to nothing would wake
+ * whoever waits for the cap, and this consumer itself, time and again.  If all
+ * of them are and there is room, a lease of another ended meanwhile, of which
+ * nobody was told.  If some are not, this call looks again.
+ */
+static void
+end_filled(NaradConsumer *c)
+{
+	NaradShard *shard = c->shard;
+
+	if (shard->leases.nstate[NARAD_LEASE_LEASED] >= c->max_in_flight)
+	{
+		shard->capped_in_flight = true;
+		return;
+	}
+	for (int i = 0; i < c->nclaims; i++)
+	{
+		if (c->claims[i].deliveries == 0)
+			return;
+	}
+	NaradShardMadeAvailable(shard, 1, false);
+}
+
+/*
  * Disposes of all claims of the group: only leases remain, and actions for
  * those alone.  Room for them was reserved with the claims.
  */
@@ -1298,6 +1327,8 @@ dispose_group(NaradConsumer *c)
 		recheck_ended(c);
 		NaradShardDeadlineChanged(shard);
 		serve_given_back(c);
+		if (c->filled)
+			end_filled(c);
 		c->needs_mark = wants_mark(c);
 	}
 	LWLockRelease(&shard->lock);
