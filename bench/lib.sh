@@ -122,9 +122,11 @@ rate() {
     clients -T "$seconds" -c "$clients" -j "$clients" -f "$file" "$@" | reported_rate
 }
 
-# rate_of SCRIPT RUNS: transactions a second of one client that does so many
+# rate_of SCRIPT RUNS [OPTION...]: transactions a second of one client that does so many
 rate_of() {
-    clients -c 1 -t "$2" -f "$1" | reported_rate
+    local file=$1 runs=$2
+    shift 2
+    clients -c 1 -t "$runs" -f "$file" "$@" | reported_rate
 }
 
 # settle_all TOPIC [GROUP]: one session consumes and acknowledges all there is,

@@ -15,7 +15,8 @@ SQL
 }
 
 # read_ranges BATCH: one range of the primary key after the other, each read once as
-# a consumer does, by one client, messages a second
+# a consumer does, by one client, messages a second; of 400,000 rows, which have to
+# be there
 read_ranges() {
     local file
     file=$(script heap_read <<SQL
@@ -24,7 +25,7 @@ FROM bench_keyed WHERE id BETWEEN :first AND :first + $1 - 1 \\gset
 \\set first :first + $1
 SQL
     )
-    times "$(rate "$file" 1 -D first=1)" "$1"
+    times "$(rate_of "$file" $((400000 / $1)) -D first=1)" "$1"
 }
 
 produce() {
