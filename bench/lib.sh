@@ -122,6 +122,13 @@ rate() {
     clients -T "$seconds" -c "$clients" -j "$clients" -f "$file" "$@" | reported_rate
 }
 
+# rate_all SCRIPT CLIENTS RUNS [OPTION...]: the same, in so many transactions of them all
+rate_all() {
+    local file=$1 clients=$2 runs=$3
+    shift 3
+    clients -t $((runs / clients)) -c "$clients" -j "$clients" -f "$file" "$@" | reported_rate
+}
+
 # rate_of SCRIPT RUNS [OPTION...]: transactions a second of one client that does so many
 rate_of() {
     local file=$1 runs=$2
