@@ -92,25 +92,14 @@ failure(int fd, off_t end, int reserve)
 	if (real == NULL) \
 		real = (type) dlsym(RTLD_NEXT, name)
 
-#define FAIL_IF_TOLD(fd, end) \
+#define FAIL_IF_TOLD(fd, end, reserve) \
 	do { \
-		int			error_ = failure(fd, end, 0); \
+		int			error_ = failure(fd, end, reserve); \
 		if (error_ != 0) \
 		{ \
 			errno = error_; \
 			return -1; \
 		} \
-	} while (0)
-
-#define RESERVE_IF_NOT_TOLD(fd, mode, at, len) \
-	do { \
-		int			error_ = failure(fd, at + len, 1); \
-		if (error_ != 0) \
-		{ \
-			errno = error_; \
-			return -1; \
-		} \
-		return real(fd, mode, at, len); \
 	} while (0)
 
 typedef ssize_t (*pwrite_type) (int, const void *, size_t, off_t);
@@ -133,7 +122,7 @@ ssize_t
 pwrite(int fd, const void *data, size_t len, off_t at)
 {
 	REAL(pwrite_type, "pwrite");
-	FAIL_IF_TOLD(fd, at + (off_t) len);
+	FAIL_IF_TOLD(fd, at + (off_t) len, 0);
 	return real(fd, data, len, at);
 }
 
@@ -141,7 +130,7 @@ ssize_t
 pwrite64(int fd, const void *data, size_t len, off64_t at)
 {
 	REAL(pwrite_type, "pwrite64");
-	FAIL_IF_TOLD(fd, at + (off_t) len);
+	FAIL_IF_TOLD(fd, at + (off_t) len, 0);
 	return real(fd, data, len, at);
 }
 
@@ -149,7 +138,7 @@ ssize_t
 pwritev(int fd, const struct iovec *iov, int count, off_t at)
 {
 	REAL(pwritev_type, "pwritev");
-	FAIL_IF_TOLD(fd, at + iov_length(iov, count));
+	FAIL_IF_TOLD(fd, at + iov_length(iov, count), 0);
 	return real(fd, iov, count, at);
 }
 
@@ -157,7 +146,7 @@ ssize_t
 pwritev64(int fd, const struct iovec *iov, int count, off64_t at)
 {
 	REAL(pwritev_type, "pwritev64");
-	FAIL_IF_TOLD(fd, at + iov_length(iov, count));
+	FAIL_IF_TOLD(fd, at + iov_length(iov, count), 0);
 	return real(fd, iov, count, at);
 }
 
@@ -165,7 +154,7 @@ int
 ftruncate(int fd, off_t len)
 {
 	REAL(ftruncate_type, "ftruncate");
-	FAIL_IF_TOLD(fd, len);
+	FAIL_IF_TOLD(fd, len, 0);
 	return real(fd, len);
 }
 
@@ -173,7 +162,7 @@ int
 ftruncate64(int fd, off64_t len)
 {
 	REAL(ftruncate_type, "ftruncate64");
-	FAIL_IF_TOLD(fd, len);
+	FAIL_IF_TOLD(fd, len, 0);
 	return real(fd, len);
 }
 
@@ -181,14 +170,16 @@ int
 fallocate(int fd, int mode, off_t at, off_t len)
 {
 	REAL(fallocate_type, "fallocate");
-	RESERVE_IF_NOT_TOLD(fd, mode, at, len);
+	FAIL_IF_TOLD(fd, at + len, 1);
+	return real(fd, mode, at, len);
 }
 
 int
 fallocate64(int fd, int mode, off64_t at, off64_t len)
 {
 	REAL(fallocate_type, "fallocate64");
-	RESERVE_IF_NOT_TOLD(fd, mode, at, len);
+	FAIL_IF_TOLD(fd, at + len, 1);
+	return real(fd, mode, at, len);
 }
 
 /* These return the error. */
