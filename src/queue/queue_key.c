@@ -430,7 +430,7 @@ static NaradKeyNode *
 add_node(NaradShard *shard, NaradKey *key, NaradOffset offset)
 {
 	NaradKeyTable *table = &shard->keys;
-	NaradKeyNode *claimed = last_claimed(shard, key);
+	NaradKeyNode *claimed;
 	NaradKeyNode *node;
 	dlist_iter	iter;
 
@@ -442,6 +442,14 @@ add_node(NaradShard *shard, NaradKey *key, NaradOffset offset)
 	node->link.id = offset;
 	node->key = key;
 	hash_add(&table->nodes, &node->link);
+	if (dlist_is_empty(&key->nodes) ||
+		dlist_tail_element(NaradKeyNode, node,
+						   &key->nodes)->link.id < offset)
+	{
+		dlist_push_tail(&key->nodes, &node->node);
+		return node;
+	}
+	claimed = last_claimed(shard, key);
 	dlist_reverse_foreach(iter, &key->nodes)
 	{
 		NaradKeyNode *before = dlist_container(NaradKeyNode, node, iter.cur);
