@@ -28,6 +28,7 @@
 #include "client.h"
 
 #define MAX_WAITERS 1000
+#define WARM_ROUNDS 3			/* messages each waiter has had before */
 
 static bool listens;
 static int	count;
@@ -37,6 +38,7 @@ static double *returned_at;
 static double *received_at;
 static int	nready;
 static int	nreceived;
+static int	nwarm;				/* received before the first that counts */
 
 static PGresult *
 execute(PGconn *conn, const char *param)
@@ -56,9 +58,11 @@ note_rows(PGresult *res)
 	{
 		int			n = atoi(PQgetvalue(res, i, 0));
 
-		/* Not the one before the first, of which the plan was made. */
 		if (n < 0)
+		{
+			__sync_fetch_and_add(&nwarm, 1);
 			continue;
+		}
 		received_at[n] = t;
 		__sync_fetch_and_add(&nreceived, 1);
 	}
@@ -116,7 +120,11 @@ waiter_main(void *arg)
 	return NULL;
 }
 
-/* Executes with the number of the message, at the rate. */
+/*
+ * Executes with the number of the message, at the rate.  Before that, so often
+ * that each waiter has had a message some times: what a session does for the
+ * first time in its life takes longer.
+ */
 static void
 produce(const char *text, bool with_number, double rate)
 {
@@ -125,7 +133,12 @@ produce(const char *text, bool with_number, double rate)
 	int			i;
 
 	prepare(conn, "s", text);
-	PQclear(execute(conn, with_number ? "-1" : NULL));	/* the plan is made */
+	for (i = 0; i < WARM_ROUNDS * (nwaiters > 0 ? nwaiters : 1); i++)
+	{
+		PQclear(execute(conn, with_number ? "-1" : NULL));
+		while (nwaiters > 0 && nwarm <= i)
+			usleep(100);
+	}
 	start = now();
 	for (i = 0; i < count; i++)
 	{
@@ -181,6 +194,7 @@ main(int argc, char **argv)
 	received_at = calloc(count, sizeof(double));
 	if (strcmp(argv[1], "bare") == 0)
 	{
+		nwaiters = 0;
 		produce("INSERT INTO bench_bare VALUES ($1::int)", true, rate);
 		print_series("commit", sent_at, returned_at);
 		produce("SELECT 1", false, rate);
