@@ -381,7 +381,7 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
 
     def trim(self):
         """Keeps the books short."""
-        del self.history[:-400]
+        del self.history[:-2000]
         for topic in self.topics:
             del topic.stale[:-1000]
             for group in topic.groups.values():
@@ -422,12 +422,12 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
                 self.settle(group, lease, False)
             return True
         self.check_dry(session, group, None, then)
-        return self.something_comes(group)
+        return self.something_comes(group, *then[:2])
 
-    def something_comes(self, group):
-        """Is there more to wait for?  What is left has to have a reason."""
+    def something_comes(self, group, now, wall):
+        """Is there more to wait for?  What is left has to have a reason: what
+        came due after the last look was sent is one."""
         self.learn()
-        now, wall = time.monotonic(), time.time()
         dues = {}
         for where, lease in group.leases.items():
             dues[where] = lease.due[1] - now if lease.state == "delayed" \
@@ -457,7 +457,7 @@ def main():
     parser.add_argument("--operations", type=int, default=20000)
     parser.add_argument("--sessions", type=int, default=12)
     parser.add_argument("--restarts", type=int, default=0)
-    parser.add_argument("--show", type=int, default=60)
+    parser.add_argument("--show", type=int, default=2000)
     parser.add_argument("--pg-ctl")
     parser.add_argument("--data")
     parser.add_argument("--log")
@@ -467,10 +467,10 @@ def main():
     try:
         driver.go()
     except (Mismatch, psycopg2.Error) as mismatch:
-        print("mismatch after %d operations: %s" %
-              (sum(driver.counts.values()), mismatch))
         for who, text in driver.history[-args.show:]:
             print("  %s: %s" % (who, text))
+        print("mismatch after %d operations: %s" %
+              (sum(driver.counts.values()), mismatch))
         return 1
     print("agreed: " + ", ".join("%s %d" % c for c in
                                  sorted(driver.counts.items())))

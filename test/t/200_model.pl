@@ -32,14 +32,15 @@ my $node = narad_node('model', conf => [
 $node->start;
 
 note("NARAD_SEED=$seed NARAD_MODEL_OPERATIONS=$operations");
-my $ok = run_log(['/usr/bin/python3', '-B',
+my ($told, $errors) = run_command(['/usr/bin/python3', '-B',
 	"$FindBin::RealBin/../model/model.py",
 	'--dsn', $node->connstr('postgres'),
 	'--operations', $operations, '--seed', $seed,
 	'--restarts', $restarts,
 	'--pg-ctl', 'pg_ctl',
 	'--data', $node->data_dir, '--log', $node->logfile]);
-ok($ok, "the server agrees with the model, seed $seed");
+ok($told =~ /^agreed: /m, "the server agrees with the model, seed $seed")
+  or diag("$errors\n$told");
 
 # The server was restarted behind the object's back.
 $node->_update_pid(1);
