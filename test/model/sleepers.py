@@ -162,6 +162,10 @@ class Sleepers:
         """Takes the answers of all who have to return, and of who does."""
         until = time.monotonic() + PATIENCE
         while True:
+            # Whom a producer woke may answer before the producer does.
+            for session in self.busy(Blocked):
+                if session.task.has_to_return():
+                    self.ended(session)
             for session in self.busy():
                 if session.is_done():
                     self.finish(session)
@@ -184,8 +188,8 @@ class Sleepers:
         return rows
 
     def ended(self, session):
-        """The answer to what was provoked."""
-        expect(session.is_done(PATIENCE), "%d sleeps on",
+        """The answer to what was provoked, or has to come."""
+        expect(session.is_done(PATIENCE), "I8: %d sleeps on",
                self.sessions.index(session))
         return self.finish(session)
 
