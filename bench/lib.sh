@@ -105,6 +105,13 @@ script() {
     echo "$scratch/$1.sql"
 }
 
+# insert_of COUNT TABLE VALUE: an INSERT of so many rows of this value
+insert_of() {
+    echo "INSERT INTO $2 (value) VALUES"
+    yes "('$3')," | head -n "$(($1 - 1))"
+    echo "('$3');"
+}
+
 # PostgreSQL's pgbench on the bench's server.
 clients() {
     as_user env $(server_env "$scratch/server") "$bin/pgbench" -n -M prepared "$@" 2>&1

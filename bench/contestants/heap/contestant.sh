@@ -39,10 +39,6 @@ CREATE TABLE bench_heap (LIKE bench_shape) USING heap;
 DROP TABLE bench_shape;
 CHECKPOINT;
 SQL
-    {
-        echo "INSERT INTO bench_heap (value) VALUES"
-        yes "('$value')," | head -n "$(($1 - 1))"
-        echo "('$value');"
-    } | script heap_insert >/dev/null
+    insert_of "$1" bench_heap "$value" | script heap_insert >/dev/null
     times "$(rate "$scratch/heap_insert.sql" "$2")" "$1"
 }

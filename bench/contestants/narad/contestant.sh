@@ -79,13 +79,15 @@ SQL
     rate "$file" "$1" $options
 }
 
-# produce BATCH CLIENTS: messages a second
+# produce BATCH CLIENTS [insert]: messages a second, by a call of produce or by INSERT
 produce() {
     local value
     value=$(query -c "SELECT value FROM bench_values WHERE n = 1")
     query -c "TRUNCATE bench_topic" -c CHECKPOINT
     rm -f "$scratch/narad.loaded"
-    if [ "$1" = 1 ]; then
+    if [ "${3:-call}" = insert ]; then
+        insert_of "$1" bench_topic "$value"
+    elif [ "$1" = 1 ]; then
         echo "SELECT narad.produce_bytes('bench_topic', '$value');"
     else
         echo "SELECT count(*) FROM narad.produce_batch_bytes('bench_topic', ARRAY["
