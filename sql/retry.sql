@@ -66,6 +66,29 @@ CREATE TEMP TABLE short AS SELECT * FROM narad.consume('retry_topic', visibility
 SELECT pg_sleep(0.02);
 SELECT msg_offset, deliveries FROM narad.consume('retry_topic', 10);
 
+-- So is one whose taker rolls back only then, or to a savepoint.
+SELECT count(*) FROM narad.produce_array('retry_topic', '[10, 11]');
+BEGIN;
+SELECT receipt AS first FROM narad.consume('retry_topic') \gset
+SAVEPOINT s;
+SELECT receipt AS second FROM narad.consume('retry_topic') \gset
+SELECT narad.extend(r, '1 ms') IS NULL AS lost FROM unnest(ARRAY[:'first', :'second']) r;
+SELECT pg_sleep(0.02);
+ROLLBACK TO s;
+SELECT scheduled, returned FROM narad.groups WHERE topic = 'retry_topic'::regclass;
+ROLLBACK;
+CREATE TEMP TABLE both_again AS SELECT * FROM narad.consume('retry_topic', 10);
+SELECT msg_offset, deliveries FROM both_again ORDER BY 1;
+
+-- But not what it had acknowledged in time: that is a rollback.
+SELECT narad.ack(array_agg(receipt)) FROM both_again;
+SELECT count(*) FROM narad.produce('retry_topic', '12');
+BEGIN;
+SELECT narad.ack(receipt) FROM narad.consume('retry_topic', visibility_timeout => '500 ms');
+SELECT pg_sleep(0.55);
+ROLLBACK;
+SELECT scheduled, returned, in_flight FROM narad.groups WHERE topic = 'retry_topic'::regclass;
+
 -- The delay grows with the deliveries, up to twelve hours.
 SELECT narad.create_topic('retry_growing', retry_delay => '1 ms', retry_backoff => 1e9);
 SELECT count(*) FROM narad.produce('retry_growing', '0');

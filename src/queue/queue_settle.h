@@ -94,6 +94,10 @@ extern void NaradShardUnclaim(NaradShard *shard, NaradLease *lease, int64 now);
 /* Returns up to max entries whose time has come. */
 extern void NaradShardExpire(NaradShard *shard, int64 now, int max);
 
+/* A lease whose deadline has passed; returned at once, whatever retry_delay is. */
+extern void NaradShardExpireLease(NaradShard *shard, NaradLease *lease,
+								  int64 now);
+
 /* Monotonic now + delay, and no overflow. */
 extern int64 NaradDeadline(int64 now, int64 delay);
 

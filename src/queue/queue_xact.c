@@ -358,6 +358,8 @@ commit_action(NaradAction *action, int64 now)
  * Takes back an ack or nack.  The lease is then pinned by the action before
  * it, or leased with its old deadline (after a rollback to savepoint at least
  * the grace), or, when whoever took it has rolled back meanwhile, returned.
+ * So it is when this transaction took it, which ends, and the deadline has
+ * passed: nobody else could have had it, so it is no expiry.
  */
 static void
 undo_pin(const NaradAction *action, int64 now, bool is_sub)
@@ -385,7 +387,9 @@ undo_pin(const NaradAction *action, int64 now, bool is_sub)
 		NaradDeadLetterFailed(shard, lease, now);
 		return;
 	}
-	if (lease->taker_aborted)
+	if (lease->taker_aborted ||
+		(!is_sub && lease->deadline <= now &&
+		 lease->taker_open && lease->pid == MyProcPid))
 	{
 		NaradShardReturn(shard, lease, NARAD_END_ROLLED_BACK, now,
 						 NARAD_RETRY_DELAY);
@@ -403,8 +407,9 @@ undo_pin(const NaradAction *action, int64 now, bool is_sub)
 
 /*
  * Gives back a lease, as by a nack without a delay; or, when no client has seen
- * the message, as if it had not been taken.  When another transaction has it pinned, that one's end
- * decides: settled, or returned for us.
+ * the message, as if it had not been taken; or, when it is over and nobody came
+ * by since, as whoever came by would have.  When another transaction has it
+ * pinned, that one's end decides: settled, or returned for us.
  */
 static void
 undo_take(const NaradAction *action, int64 now)
@@ -420,11 +425,13 @@ undo_take(const NaradAction *action, int64 now)
 		return;
 	}
 	Assert(lease->state == NARAD_LEASE_LEASED);
-	if (action->delivered)
+	if (!action->delivered)
+		NaradShardUnclaim(action->shard, lease, now);
+	else if (lease->deadline <= now)
+		NaradShardExpireLease(action->shard, lease, now);
+	else
 		NaradShardReturn(action->shard, lease, NARAD_END_ROLLED_BACK, now,
 						 NARAD_RETRY_DELAY);
-	else
-		NaradShardUnclaim(action->shard, lease, now);
 }
 
 /*
