@@ -268,20 +268,23 @@ class Statements:
         text = ("SELECT * FROM narad.produce_once('%s', '1', '%s', %d, %d,"
                 " key => '%s')" % (topic.name, name, sequence, epoch, key))
 
-        def check(rows):
-            self.check_once(session, topic, producer, (epoch, sequence), key,
-                            rows)
+        def check(rows, state):
+            self.check_once(session, topic, producer, state,
+                            (epoch, sequence), key, rows)
 
         if is_blocked:
             holder = producer.holder
-            self.block(session, text, topic, check,
+            self.block(session, text, topic,
+                       lambda rows: check(rows, producer.state),
                        lambda: producer.holder is not holder)
         else:
-            check(self.run(session, text))
+            # As it is now: a refusal takes back what its transaction did.
+            state = producer.state
+            check(self.run(session, text), state)
 
-    def check_once(self, session, topic, producer, number, key, rows):
+    def check_once(self, session, topic, producer, state, number, key, rows):
         epoch, sequence = number
-        known, last, positions = producer.state or (-1, 0, ())
+        known, last, positions = state or (-1, 0, ())
         wanted = "NR409" if epoch < known else \
             "NR412" if epoch == known and sequence > last + 1 else None
         expect((wanted or rows) == rows and
