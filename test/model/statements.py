@@ -273,10 +273,10 @@ class Statements:
                             (epoch, sequence), key, rows)
 
         if is_blocked:
-            holder = producer.holder
+            # PREPARE hands the lock on, and frees nobody.
             self.block(session, text, topic,
                        lambda rows: check(rows, producer.state),
-                       lambda: producer.holder is not holder)
+                       lambda: producer.holder is None)
         else:
             # As it is now: a refusal takes back what its transaction did.
             state = producer.state
