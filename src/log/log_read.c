@@ -55,7 +55,10 @@
 #include "log/log_read.h"
 #include "log/log_record.h"
 
-/* Records whose status is asked at the first load of a page; doubled then. */
+/*
+ * Records whose status is asked at the first load of a page, unless somebody
+ * knows better; doubled then.
+ */
 #define FIRST_CHUNK		8
 
 /* Places, and damages, that are remembered from reader to reader. */
@@ -1144,6 +1147,20 @@ NaradReaderRead(NaradReader *reader, NaradOffset offset, NaradRead *result)
 		return;
 	}
 	answer_item(reader, item, result);
+}
+
+/*
+ * NaradReaderExpect
+ *
+ * About so many records will be asked for next.  What became of a transaction
+ * costs two looks at the commit log, so no more are asked about than are
+ * likely to be read.
+ */
+void
+NaradReaderExpect(NaradReader *reader, int nrecords)
+{
+	if (!reader->asked || reader->chunk < nrecords)
+		reader->chunk = Min(Max(nrecords, 1), NARAD_MAX_ITEMS);
 }
 
 /*
