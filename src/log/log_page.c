@@ -496,7 +496,7 @@ copy_heads(Page page, Page copy)
 
 /* Completes some of the records of such a copy. */
 static void
-copy_bodies(Page page, Page copy, const NaradItemSpan * span)
+copy_bodies(Page page, Page copy, const NaradItemSpan *span)
 {
 	for (OffsetNumber item = span->from; item < span->end; item++)
 	{
@@ -513,7 +513,7 @@ static NaradPageStatus
 copy_block(Relation rel, BlockNumber block, BufferAccessStrategy strategy,
 		   NaradTopicId topic_id, const NaradSegmentRef *ref, bool damage_ok,
 		   Page copy, NaradPageVisitor visit, void *arg,
-		   const NaradItemSpan * wanted)
+		   const NaradItemSpan *wanted)
 {
 	Buffer		buffer;
 	Page		page;
@@ -600,7 +600,7 @@ NaradPageStatus
 NaradDataPageCopyWanted(Relation rel, BlockNumber block, NaradTopicId topic_id,
 						const NaradSegmentRef *ref, Page copy,
 						NaradPageVisitor visit, void *arg,
-						const NaradItemSpan * wanted)
+						const NaradItemSpan *wanted)
 {
 	return copy_block(rel, block, NULL, topic_id, ref, true, copy, visit, arg,
 					  wanted);

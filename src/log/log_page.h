@@ -94,7 +94,7 @@ typedef struct NaradItemSpan
 {
 	OffsetNumber from;
 	OffsetNumber end;			/* not included */
-}			NaradItemSpan;
+} NaradItemSpan;
 
 /*
  * The same with damage_ok, but of records that are not `wanted` only the header
@@ -106,7 +106,7 @@ extern NaradPageStatus NaradDataPageCopyWanted(Relation rel, BlockNumber block,
 											   Page copy,
 											   NaradPageVisitor visit,
 											   void *arg,
-											   const NaradItemSpan * wanted);
+											   const NaradItemSpan *wanted);
 
 /* Visibility of a record by its header, asked under the page's share lock. */
 typedef enum NaradRecordState
