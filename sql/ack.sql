@@ -19,6 +19,20 @@ SELECT narad.create_topic('ack_topic');
 SELECT count(*) FROM narad.produce_array('ack_topic', '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]');
 CREATE TEMP TABLE got AS SELECT * FROM narad.consume('ack_topic', 6);
 
+-- The text of an array, as the server writes it and otherwise; a part of it that is no receipt.
+BEGIN;
+SELECT narad.ack(array_agg(receipt)::text) FROM got WHERE msg_offset IN (1, 3);
+SELECT array_agg(msg_offset ORDER BY msg_offset) AS acked FROM narad.leases WHERE topic = 'ack_topic'::regclass AND pinned;
+SELECT narad.ack('{' || string_agg(receipt, ', ') || '}') FROM got WHERE msg_offset IN (4, 5);
+SELECT narad.ack('{"' || string_agg(receipt, '","') || '"}') FROM got WHERE msg_offset = 2;
+SELECT array_agg(msg_offset ORDER BY msg_offset) AS acked FROM narad.leases WHERE topic = 'ack_topic'::regclass AND pinned;
+SELECT replace(pg_temp.attempt(format('SELECT narad.ack(%L)', '{' || receipt || ',' || repeat('A', 44) || '}')), receipt, 'RECEIPT'),
+	replace(pg_temp.attempt(format('SELECT narad.ack(%L)', '{' || receipt || ';' || receipt || '}')), receipt, 'RECEIPT'),
+	replace(pg_temp.attempt(format('SELECT narad.ack(%L)', '{' || receipt || ',' || receipt)), receipt, 'RECEIPT')
+FROM got WHERE msg_offset = 0;
+SELECT array_agg(msg_offset ORDER BY msg_offset) AS acked FROM narad.leases WHERE topic = 'ack_topic'::regclass AND pinned;
+ROLLBACK;
+
 -- One, an array, the text of an array.
 SELECT narad.ack(receipt) FROM got WHERE msg_offset = 1;
 SELECT narad.ack(array_agg(receipt)) FROM got WHERE msg_offset IN (3, 4);

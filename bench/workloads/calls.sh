@@ -15,29 +15,39 @@ consume_100() {
     run narad consume 100 1 plain
 }
 
-# A transaction with an effect of one row, with the queue or without.
+# effect queue|select_one|bare CLIENTS: a transaction with an effect of one row, with
+# the queue's two calls, with a SELECT 1 in the place of each of them, or without.
 effect() {
-    local file
-    if [ "$1" = queue ]; then
-        run narad load 800000 8
-        file=$(script effect_queue <<SQL
+    case $1 in
+        queue)
+            run narad load 800000 8
+            cat <<SQL
 BEGIN;
 SELECT receipt, msg_offset FROM narad.consume_bytes('bench_topic') \\gset
 INSERT INTO bench_effect VALUES (:msg_offset);
 SELECT narad.ack(:receipt);
 COMMIT;
 SQL
-        )
-    else
-        file=$(script effect_bare <<SQL
+            ;;
+        select_one)
+            cat <<SQL
+BEGIN;
+SELECT 1 AS msg_offset \\gset
+INSERT INTO bench_effect VALUES (:msg_offset);
+SELECT 1;
+COMMIT;
+SQL
+            ;;
+        bare)
+            cat <<SQL
 BEGIN;
 INSERT INTO bench_effect VALUES (1);
 COMMIT;
 SQL
-        )
-    fi
+            ;;
+    esac | script effect >/dev/null
     query -c "TRUNCATE bench_effect"
-    rate "$file" "$2"
+    rate "$scratch/effect.sql" "$2"
 }
 
 bench_calls() {
@@ -54,5 +64,7 @@ bench_calls() {
     for clients in 1 8; do
         compare "consume(1), an effect of one row, ack, a transaction, $clients clients, transactions/s" \
             "the same without the queue" 0.7 "effect queue $clients" "effect bare $clients"
+        compare "the same" "with a SELECT 1 in the place of each of the two calls" "" \
+            "effect queue $clients" "effect select_one $clients"
     done
 }

@@ -5,7 +5,8 @@
  *
  * Whoever changes such a page locks it, makes the new image in memory of its
  * own and calls NaradPagesUpdate, which logs the one byte range in which
- * image and page differ.  So there is a single record and a single redo for
+ * image and page differ; NaradPageAppend makes the same record of bytes that
+ * are added at the end.  So there is a single record and a single redo for
  * metapage, directory, groups, maps, bases and the state pages of the layer
  * above, whose meaning storage does not know.
  *
@@ -172,6 +173,41 @@ NaradPagesUpdate(Relation rel, NaradPageUpdate *updates, int nupdates)
 		lsn = insert_meta_update(changed, ranges, nchanged);
 		for (i = 0; i < nchanged; i++)
 			PageSetLSN(BufferGetPage(changed[i]->buffer), lsn);
+	}
+	END_CRIT_SECTION();
+	return lsn;
+}
+
+/*
+ * NaradPageAppend
+ *
+ * Adds bytes, for which there is room, at the end of the contents of a page that
+ * the caller has locked exclusively.  The record is that of NaradPagesUpdate, but
+ * nothing has to be copied and compared to make it.
+ */
+XLogRecPtr
+NaradPageAppend(Relation rel, Buffer buffer, const char *bytes, Size len)
+{
+	Page		page = BufferGetPage(buffer);
+	PageHeader	header = (PageHeader) page;
+	NaradPageUpdate update = {buffer, (char *) page, false};
+	NaradPageUpdate *changed = &update;
+	xl_narad_range range = {0};
+	XLogRecPtr	lsn = InvalidXLogRecPtr;
+
+	Assert(len <= header->pd_upper - header->pd_lower);
+	range.offset = header->pd_lower;
+	range.length = len;
+	range.lower = header->pd_lower + len;
+
+	START_CRIT_SECTION();
+	memcpy((char *) page + range.offset, bytes, len);
+	header->pd_lower = range.lower;
+	MarkBufferDirty(buffer);
+	if (RelationNeedsWAL(rel))
+	{
+		lsn = insert_meta_update(&changed, &range, 1);
+		PageSetLSN(page, lsn);
 	}
 	END_CRIT_SECTION();
 	return lsn;

@@ -51,6 +51,13 @@ typedef struct NaradPageUpdate
 extern XLogRecPtr NaradPagesUpdate(Relation rel, NaradPageUpdate *updates,
 								   int nupdates);
 
+/*
+ * The same for bytes that are added at a locked page's pd_lower; the caller has
+ * seen that there is room.
+ */
+extern XLogRecPtr NaradPageAppend(Relation rel, Buffer buffer,
+								  const char *bytes, Size len);
+
 /* Locks a page that is made anew, whatever was there; image is filled after. */
 extern void NaradPageUpdateInit(Relation rel, BlockNumber block,
 								NaradPageUpdate *update, char *image);

@@ -17,11 +17,11 @@
  *			   partition at any time.
  *			   An xmin is looked up only while its status is kept; whoever
  *			   is frozen bears the flag, or lies in a segment that does.
- * Locks:      NaradDataPageCopy takes one buffer share lock, and under it
+ * Locks:      copying takes one buffer share lock, and under it
  *			   NaradStatusLock.
  * Runs in:    any backend, on a primary and a standby; NaradDataPageInit and
  *			   NaradDataPagePut in redo as well.
- * On error:   NaradDataPageCopy leaves no pin behind.
+ * On error:   copying leaves no pin behind.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -43,6 +43,9 @@
 #include "log/log_page.h"
 #include "log/log_record.h"
 #include "log/log_status.h"
+
+/* Pages with more items are copied whole, as that costs less than picking. */
+#define MAX_PICKED_ITEMS	16
 
 /*
  * NaradDataPageInit
@@ -470,6 +473,93 @@ mark_frozen(Page copy, bool all)
 }
 
 /*
+ * Copies what tells which records a sound page has: line pointers, special
+ * space, and the header of each record.
+ */
+static void
+copy_heads(Page page, Page copy)
+{
+	PageHeader	header = (PageHeader) page;
+
+	memcpy(copy, page, header->pd_lower);
+	memcpy((char *) copy + header->pd_special,
+		   (char *) page + header->pd_special, BLCKSZ - header->pd_special);
+	for (OffsetNumber item = NaradFirstRecordItem(page);
+		 item <= PageGetMaxOffsetNumber(page); item++)
+	{
+		uint32		at = ItemIdGetOffset(PageGetItemId(page, item));
+
+		memcpy((char *) copy + at, (char *) page + at,
+			   sizeof(NaradRecordHeader));
+	}
+}
+
+/* Completes some of the records of such a copy. */
+static void
+copy_bodies(Page page, Page copy, const NaradItemSpan *span)
+{
+	for (OffsetNumber item = span->from; item < span->end; item++)
+	{
+		ItemId		lp = PageGetItemId(copy, item);
+		uint32		at = ItemIdGetOffset(lp) + sizeof(NaradRecordHeader);
+
+		memcpy((char *) copy + at, (char *) page + at,
+			   ItemIdGetLength(lp) - sizeof(NaradRecordHeader));
+	}
+}
+
+/* The whole of it all, whoever asks; `wanted` is NULL, or set by `visit`. */
+static NaradPageStatus
+copy_block(Relation rel, BlockNumber block, BufferAccessStrategy strategy,
+		   NaradTopicId topic_id, const NaradSegmentRef *ref, bool damage_ok,
+		   Page copy, NaradPageVisitor visit, void *arg,
+		   const NaradItemSpan *wanted)
+{
+	Buffer		buffer;
+	Page		page;
+	NaradPageStatus status;
+	bool		picks;
+	bool		has_forgotten = false;
+
+	if (damage_ok && !block_exists(rel, block))
+		return NARAD_PAGE_OTHER;
+	buffer = NaradReadBufferCareful(rel, block, strategy);
+	if (!BufferIsValid(buffer))
+	{
+		status = classify_damaged(rel, block, topic_id, ref);
+		if (status == NARAD_PAGE_OTHER || damage_ok)
+			return status;
+		/* Raises the error. */
+		buffer = ReadBufferExtended(rel, MAIN_FORKNUM, block, RBM_NORMAL,
+									strategy);
+	}
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	page = BufferGetPage(buffer);
+	status = NaradDataPageClassify(page, topic_id, ref);
+	picks = wanted != NULL && status == NARAD_PAGE_OK &&
+		PageGetMaxOffsetNumber(page) <= MAX_PICKED_ITEMS;
+	if (picks)
+		copy_heads(page, copy);
+	else
+		memcpy(copy, page, BLCKSZ);
+	if (status == NARAD_PAGE_OK && visit != NULL)
+	{
+		NaradStatusLock();
+		has_forgotten =
+			mark_frozen(copy, (ref->flags & NARAD_SEGMENT_FROZEN) != 0);
+		visit(copy, arg);
+		NaradStatusUnlock();
+	}
+	if (picks)
+		copy_bodies(page, copy, wanted);
+	UnlockReleaseBuffer(buffer);
+	if (has_forgotten && !NaradSegmentIsThere(rel, ref))
+		return NARAD_PAGE_OTHER;
+	return status;
+}
+
+/*
  * NaradDataPageCopy
  *
  * Copies a block and says what it is to a reader of that segment.  `visit`,
@@ -494,38 +584,26 @@ NaradDataPageCopy(Relation rel, BlockNumber block,
 				  const NaradSegmentRef *ref, bool damage_ok, Page copy,
 				  NaradPageVisitor visit, void *arg)
 {
-	Buffer		buffer;
-	NaradPageStatus status;
-	bool		has_forgotten = false;
+	return copy_block(rel, block, strategy, topic_id, ref, damage_ok, copy,
+					  visit, arg, NULL);
+}
 
-	if (damage_ok && !block_exists(rel, block))
-		return NARAD_PAGE_OTHER;
-	buffer = NaradReadBufferCareful(rel, block, strategy);
-	if (!BufferIsValid(buffer))
-	{
-		status = classify_damaged(rel, block, topic_id, ref);
-		if (status == NARAD_PAGE_OTHER || damage_ok)
-			return status;
-		/* Raises the error. */
-		buffer = ReadBufferExtended(rel, MAIN_FORKNUM, block, RBM_NORMAL,
-									strategy);
-	}
-
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	memcpy(copy, BufferGetPage(buffer), BLCKSZ);
-	status = NaradDataPageClassify(copy, topic_id, ref);
-	if (status == NARAD_PAGE_OK && visit != NULL)
-	{
-		NaradStatusLock();
-		has_forgotten =
-			mark_frozen(copy, (ref->flags & NARAD_SEGMENT_FROZEN) != 0);
-		visit(copy, arg);
-		NaradStatusUnlock();
-	}
-	UnlockReleaseBuffer(buffer);
-	if (has_forgotten && !NaradSegmentIsThere(rel, ref))
-		return NARAD_PAGE_OTHER;
-	return status;
+/*
+ * NaradDataPageCopyWanted
+ *
+ * The same with damage_ok, for whoever needs few of a page's records: a page that
+ * is OK is copied with the headers of all of them, but bytes behind the header
+ * may be there only of those that are `wanted`, which `visit` may set.  Where
+ * messages are large this is a fraction of the page.
+ */
+NaradPageStatus
+NaradDataPageCopyWanted(Relation rel, BlockNumber block, NaradTopicId topic_id,
+						const NaradSegmentRef *ref, Page copy,
+						NaradPageVisitor visit, void *arg,
+						const NaradItemSpan *wanted)
+{
+	return copy_block(rel, block, NULL, topic_id, ref, true, copy, visit, arg,
+					  wanted);
 }
 
 /* ---- large records --------------------------------------------------- */

@@ -89,6 +89,25 @@ extern NaradPageStatus NaradDataPageCopy(Relation rel, BlockNumber block,
 										 bool damage_ok, Page copy,
 										 NaradPageVisitor visit, void *arg);
 
+/* Some items of a page. */
+typedef struct NaradItemSpan
+{
+	OffsetNumber from;
+	OffsetNumber end;			/* not included */
+} NaradItemSpan;
+
+/*
+ * The same with damage_ok, but of records that are not `wanted` only the header
+ * is copied for certain.  `visit` may set which are.
+ */
+extern NaradPageStatus NaradDataPageCopyWanted(Relation rel, BlockNumber block,
+											   NaradTopicId topic_id,
+											   const NaradSegmentRef *ref,
+											   Page copy,
+											   NaradPageVisitor visit,
+											   void *arg,
+											   const NaradItemSpan *wanted);
+
 /* Visibility of a record by its header, asked under the page's share lock. */
 typedef enum NaradRecordState
 {

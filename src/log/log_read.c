@@ -55,7 +55,10 @@
 #include "log/log_read.h"
 #include "log/log_record.h"
 
-/* Records whose status is asked at the first load of a page; doubled then. */
+/*
+ * Records whose status is asked at the first load of a page, unless somebody
+ * knows better; doubled then.
+ */
 #define FIRST_CHUNK		8
 
 /* Places, and damages, that are remembered from reader to reader. */
@@ -91,11 +94,9 @@ struct NaradReader
 	bool		npages_exact;
 	uint32		page_no;		/* last page that served, or NO_PAGE */
 
-	bool		have_page;		/* page is a copy of page_no, states are set
-								 * for items from state_from to before
-								 * state_end */
-	OffsetNumber state_from;
-	OffsetNumber state_end;
+	bool		have_page;		/* page is a copy of page_no, ... */
+	NaradItemSpan known;		/* ... with these items whole, and their
+								 * states set, and the headers of all others */
 	int			chunk;
 	NaradOffset want;			/* for evaluate_states */
 	uint8		states[NARAD_MAX_ITEMS + 1];
@@ -460,13 +461,15 @@ static NaradPageStatus
 copy_page(NaradReader *reader, uint32 page_no, Page copy,
 		  NaradPageVisitor visit)
 {
+	static const NaradItemSpan none = {0, 0};
 	BlockNumber block = reader->segment.first_block + page_no;
 	NaradPageStatus status;
 
 	if (page_is_unreadable(reader, block))
 		return NARAD_PAGE_DAMAGED;
-	status = NaradDataPageCopy(reader->rel, block, NULL, reader->topic_id,
-							   &reader->segment, true, copy, visit, reader);
+	status = NaradDataPageCopyWanted(reader->rel, block, reader->topic_id,
+									 &reader->segment, copy, visit, reader,
+									 visit != NULL ? &reader->known : &none);
 	if (status == NARAD_PAGE_DAMAGED)
 		remember_unreadable(reader, block);
 	return status;
@@ -480,7 +483,8 @@ probe_page(NaradReader *reader, uint32 page_no)
 
 /*
  * With the page share-locked: what became of the records from `want` on, a
- * chunk of them (I3).  Runs of one transaction are asked about once.
+ * chunk of them (I3), which are wanted.  Runs of one transaction are asked about
+ * once.
  */
 static void
 evaluate_states(Page page, void *arg)
@@ -493,9 +497,9 @@ evaluate_states(Page page, void *arg)
 	bool		invisible = false;
 	XLogRecPtr	lsn = InvalidXLogRecPtr;
 
-	reader->state_from = item;
-	reader->state_end = Min(max + 1, item + reader->chunk);
-	for (; item < reader->state_end; item++)
+	reader->known.from = item;
+	reader->known.end = Min(max + 1, item + reader->chunk);
+	for (; item < reader->known.end; item++)
 	{
 		NaradRecordHeader *hdr = record_header(page, item);
 		bool		is_frozen = (hdr->flags & NARAD_RECORD_VOLATILE) != 0;
@@ -770,10 +774,10 @@ dead_run_end(NaradReader *reader, OffsetNumber item)
 {
 	Page		page = (Page) reader->page.data;
 
-	while (item + 1 < reader->state_end &&
+	while (item + 1 < reader->known.end &&
 		   reader->states[item + 1] == NARAD_STATE_DEAD)
 		item++;
-	if (item + 1 < reader->state_end)
+	if (item + 1 < reader->known.end)
 		return item_offset(page, item + 1);
 	return item_offset(page, item) + 1;
 }
@@ -884,8 +888,10 @@ static NaradPageStatus
 copy_page_of(Relation rel, NaradTopicId topic_id, const NaradSegmentRef *ref,
 			 uint32 page_no, Page copy, NaradPageVisitor visit, void *arg)
 {
-	return NaradDataPageCopy(rel, ref->first_block + page_no, NULL, topic_id,
-							 ref, true, copy, visit, arg);
+	static const NaradItemSpan none = {0, 0};
+
+	return NaradDataPageCopyWanted(rel, ref->first_block + page_no, topic_id,
+								   ref, copy, visit, arg, &none);
 }
 
 /*
@@ -1130,7 +1136,7 @@ NaradReaderRead(NaradReader *reader, NaradOffset offset, NaradRead *result)
 			!position_reader(reader, offset, end, result))
 			return;
 		item = lower_item(page, offset);
-		if (item >= reader->state_from && item < reader->state_end)
+		if (item >= reader->known.from && item < reader->known.end)
 			break;
 		/* Beyond the chunk of states at hand: load the page again. */
 		Assert(attempt == 0);
@@ -1144,6 +1150,20 @@ NaradReaderRead(NaradReader *reader, NaradOffset offset, NaradRead *result)
 		return;
 	}
 	answer_item(reader, item, result);
+}
+
+/*
+ * NaradReaderExpect
+ *
+ * About so many records will be asked for next.  What became of a transaction
+ * costs two looks at the commit log, so no more are asked about than are
+ * likely to be read.
+ */
+void
+NaradReaderExpect(NaradReader *reader, int nrecords)
+{
+	if (!reader->asked || reader->chunk < nrecords)
+		reader->chunk = Min(Max(nrecords, 1), NARAD_MAX_ITEMS);
 }
 
 /*

@@ -61,6 +61,9 @@ extern NaradReader *NaradReaderBegin(Relation rel, NaradRelInfo *info,
 extern void NaradReaderRead(NaradReader *reader, NaradOffset offset,
 							NaradRead *result);
 
+/* About so many records will be asked for next: how far to look ahead. */
+extern void NaradReaderExpect(NaradReader *reader, int nrecords);
+
 /*
  * From now on PENDING, OWN and INVISIBLE come with their tuple, too, or NULL if
  * it is damaged: for their key.

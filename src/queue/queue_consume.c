@@ -1516,7 +1516,7 @@ take_group(NaradConsumer *c, int want)
 	{
 		NARAD_STOP("consume-claimed");
 		NARAD_FAIL("consume-unread");
-		(void) visit_reader(c);
+		NaradReaderExpect(visit_reader(c), c->nclaims);
 		read_group(c);
 		NARAD_STOP("consume-read");
 		if (!c->args->waiting)

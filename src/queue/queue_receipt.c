@@ -31,6 +31,8 @@
  */
 #include "postgres.h"
 
+#include "port/pg_bswap.h"
+
 #include "queue/queue_receipt.h"
 
 #define RECEIPT_VERSION		1
@@ -57,20 +59,35 @@ static uint64 nonces[NONCE_BATCH];
 static int	nnonces = 0;
 
 static uint8 *
-put_bytes(uint8 *p, uint64 value, int nbytes)
+put_uint32(uint8 *p, uint32 value)
 {
-	for (int i = nbytes - 1; i >= 0; i--)
-		*p++ = (uint8) (value >> (8 * i));
-	return p;
+	value = pg_hton32(value);
+	memcpy(p, &value, sizeof(value));
+	return p + sizeof(value);
+}
+
+static uint8 *
+put_uint64(uint8 *p, uint64 value)
+{
+	value = pg_hton64(value);
+	memcpy(p, &value, sizeof(value));
+	return p + sizeof(value);
 }
 
 static const uint8 *
-get_bytes(const uint8 *p, uint64 *value, int nbytes)
+get_uint32(const uint8 *p, uint32 *value)
 {
-	*value = 0;
-	for (int i = 0; i < nbytes; i++)
-		*value = (*value << 8) | *p++;
-	return p;
+	memcpy(value, p, sizeof(*value));
+	*value = pg_ntoh32(*value);
+	return p + sizeof(*value);
+}
+
+static const uint8 *
+get_uint64(const uint8 *p, uint64 *value)
+{
+	memcpy(value, p, sizeof(*value));
+	*value = pg_ntoh64(*value);
+	return p + sizeof(*value);
 }
 
 /* 0 to 63, or -1 for a character outside the alphabet. */
@@ -89,12 +106,12 @@ NaradReceiptFormat(const NaradReceipt *receipt, char *text)
 	uint8		bytes[NARAD_RECEIPT_BYTES];
 	uint8	   *p = bytes;
 
-	p = put_bytes(p, RECEIPT_VERSION, 1);
-	p = put_bytes(p, receipt->topic_id, 8);
-	p = put_bytes(p, receipt->group_id, 4);
-	p = put_bytes(p, receipt->partition, 4);
-	p = put_bytes(p, receipt->offset, 8);
-	p = put_bytes(p, receipt->nonce, 8);
+	*p++ = RECEIPT_VERSION;
+	p = put_uint64(p, receipt->topic_id);
+	p = put_uint32(p, receipt->group_id);
+	p = put_uint32(p, receipt->partition);
+	p = put_uint64(p, receipt->offset);
+	p = put_uint64(p, receipt->nonce);
 	Assert(p == bytes + NARAD_RECEIPT_BYTES);
 
 	for (int i = 0; i < NARAD_RECEIPT_BYTES; i += 3)
@@ -120,35 +137,32 @@ NaradReceiptParse(const char *text, int len, NaradReceipt *receipt)
 {
 	uint8		bytes[NARAD_RECEIPT_BYTES];
 	const uint8 *p = bytes;
-	uint64		value;
 
 	if (len != NARAD_RECEIPT_LEN)
 		return false;
-	for (int i = 0; i < NARAD_RECEIPT_LEN / 4; i++)
+	for (int i = 0; i < NARAD_RECEIPT_BYTES; i += 3, text +=4)
 	{
-		uint32		three = 0;
+		int			a = digit_value(text[0]);
+		int			b = digit_value(text[1]);
+		int			c = digit_value(text[2]);
+		int			d = digit_value(text[3]);
+		int			three = a * 64 * 64 * 64 + b * 64 * 64 + c * 64 + d;
 
-		for (int j = 0; j < 4; j++)
-		{
-			int			digit = digit_value(*text ++);
-
-			if (digit < 0)
-				return false;
-			three = (three << 6) | digit;
-		}
-		put_bytes(bytes + i * 3, three, 3);
+		/* One of them is -1. */
+		if ((a | b | c | d) < 0)
+			return false;
+		bytes[i] = (uint8) (three >> 16);
+		bytes[i + 1] = (uint8) (three >> 8);
+		bytes[i + 2] = (uint8) three;
 	}
 
-	p = get_bytes(p, &value, 1);
-	if (value != RECEIPT_VERSION)
+	if (*p++ != RECEIPT_VERSION)
 		return false;
-	p = get_bytes(p, &receipt->topic_id, 8);
-	p = get_bytes(p, &value, 4);
-	receipt->group_id = (NaradGroupId) value;
-	p = get_bytes(p, &value, 4);
-	receipt->partition = (uint32) value;
-	p = get_bytes(p, &receipt->offset, 8);
-	p = get_bytes(p, &receipt->nonce, 8);
+	p = get_uint64(p, &receipt->topic_id);
+	p = get_uint32(p, &receipt->group_id);
+	p = get_uint32(p, &receipt->partition);
+	p = get_uint64(p, &receipt->offset);
+	p = get_uint64(p, &receipt->nonce);
 	return receipt->topic_id != 0 && receipt->group_id != 0 &&
 		receipt->partition < NARAD_MAX_PARTITIONS &&
 		receipt->offset <= NARAD_MAX_OFFSET && receipt->nonce != 0;

@@ -974,26 +974,39 @@ typedef struct JournalTask
 	int			nranges;
 } JournalTask;
 
+static Size
+page_room(const char *page)
+{
+	return ((PageHeader) page)->pd_special - ((PageHeader) page)->pd_lower;
+}
+
+/* Makes an entry of the next ranges; returns its size. */
+static Size
+make_entry(JournalTask *task, int nranges, NaradJournalEntry *entry)
+{
+	entry->xid = task->xid;
+	entry->generation = task->generation;
+	entry->nranges = nranges;
+	memcpy(entry->ranges, task->ranges, nranges * sizeof(NaradRange));
+	task->ranges += nranges;
+	task->nranges -= nranges;
+	return NARAD_ENTRY_SIZE(nranges);
+}
+
 /* Puts as much on a page's image as there is room for. */
 static void
 put_entry(JournalTask *task, char *image)
 {
 	PageHeader	header = (PageHeader) image;
-	Size		room = header->pd_special - header->pd_lower;
-	NaradJournalEntry *entry = (NaradJournalEntry *) (image + header->pd_lower);
+	Size		room = page_room(image);
 	int			nranges;
 
 	if (room < NARAD_ENTRY_SIZE(1))
 		return;
 	nranges = Min((Size) task->nranges,
 				  (room - NARAD_ENTRY_SIZE(0)) / sizeof(NaradRange));
-	entry->xid = task->xid;
-	entry->generation = task->generation;
-	entry->nranges = nranges;
-	memcpy(entry->ranges, task->ranges, nranges * sizeof(NaradRange));
-	header->pd_lower += NARAD_ENTRY_SIZE(nranges);
-	task->ranges += nranges;
-	task->nranges -= nranges;
+	header->pd_lower += make_entry(task, nranges, (NaradJournalEntry *)
+								   (image + header->pd_lower));
 }
 
 /* Puts entries on the head page; false if that is no longer ours. */
@@ -1115,20 +1128,32 @@ journal_entries(Relation rel, NaradRelInfo *info, BlockNumber head_block,
 }
 
 /*
- * Can the head page take the entries as it is?  If not it is written first,
- * which makes a page out of none, drops entries that ended, and brings its
- * generation up to date.
+ * Puts one entry on the head page, if that can take it as it is.  If not, the page
+ * is to be written first, which makes a page out of none, drops entries that
+ * ended, and brings its generation up to date.  Every commit comes here, so
+ * nothing is copied but the entry.  io_lock is held.
  */
 static bool
-head_is_ready(Relation rel, BlockNumber block, const NaradStateOwner *owner,
-			  const JournalTask *task)
+journal_in_place(Relation rel, BlockNumber block, const NaradStateOwner *owner,
+				 JournalTask *task)
 {
-	PGAlignedBlock copy;
-	PageHeader	header = (PageHeader) copy.data;
+	Buffer		buffer = lock_page(rel, block);
+	const char *page = BufferGetPage(buffer);
+	PGAlignedBlock entry;
+	bool		is_ready;
 
-	return NaradStateHeadCopy(rel, block, owner, copy.data) == NARAD_HEAD_OURS &&
-		NaradPageStateHead(copy.data)->generation == task->generation &&
-		header->pd_special - header->pd_lower >= NARAD_ENTRY_SIZE(task->nranges);
+	is_ready = NaradHeadClassify(page, owner) == NARAD_HEAD_OURS &&
+		NaradPageStateHead(page)->generation == task->generation &&
+		page_room(page) >= NARAD_ENTRY_SIZE(task->nranges);
+	if (is_ready)
+	{
+		Size		len = make_entry(task, task->nranges,
+									 (NaradJournalEntry *) entry.data);
+
+		(void) NaradPageAppend(rel, buffer, entry.data, len);
+	}
+	UnlockReleaseBuffer(buffer);
+	return is_ready;
 }
 
 /*
@@ -1164,8 +1189,8 @@ NaradStateJournal(Relation rel, NaradRelInfo *info, NaradShard *shard,
 	NaradStateOwnerGet(shard, &owner);
 	block = is_void ? InvalidBlockNumber : find_head_block(rel, info, shard);
 	if (block != InvalidBlockNumber &&
-		(head_is_ready(rel, block, &owner, &task) ||
-		 write_state(rel, info, shard, &lsn)))
+		!journal_in_place(rel, block, &owner, &task) &&
+		write_state(rel, info, shard, &lsn))
 		journal_entries(rel, info, block, &owner, &task);
 	LWLockRelease(&shard->io_lock);
 }

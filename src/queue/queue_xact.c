@@ -566,20 +566,6 @@ write_is_late(NaradShard *shard, NaradGroupId group_id)
 	return late;
 }
 
-/* Are acks of this shard still worth anything?  (Group dropped, seek.) */
-static bool
-acks_are_void(const NaradAckedOffset *acked)
-{
-	NaradShard *shard = acked->shard;
-	bool		is_void;
-
-	LWLockAcquire(&shard->lock, LW_SHARED);
-	is_void = !NaradShardIsOf(shard, acked->group_id) ||
-		shard->generation != acked->generation;
-	LWLockRelease(&shard->lock);
-	return is_void;
-}
-
 /*
  * Makes what this transaction acked in one shard durable with its commit; or,
  * when there is nothing to be atomic with, helps out a worker that is late.
@@ -593,8 +579,7 @@ persist_shard(const NaradAckedOffset *acked, int nacked, bool journal)
 	NaradRelInfo *found;
 	NaradRelInfo info;
 
-	if (journal ? acks_are_void(acked) :
-		!write_is_late(shard, group_id))
+	if (!journal && !write_is_late(shard, group_id))
 		return;
 
 	/* Locked since the ack.  Gone, or another topic: the ack is void. */

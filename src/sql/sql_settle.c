@@ -40,7 +40,7 @@ typedef struct ReceiptList
 {
 	int			nreceipts;
 	NaradReceipt *receipts;
-	Datum	   *texts;
+	Datum	   *texts;			/* those of an array; else NULL */
 } ReceiptList;
 
 PG_FUNCTION_INFO_V1(narad_ack);
@@ -102,6 +102,37 @@ parse_array(ArrayType *array, const char *name, ReceiptList *list)
 }
 
 /*
+ * The receipts in the text of an array, if it has nothing but receipts and what
+ * the server's own text of one puts between them.  False if there is anything
+ * else: then array_in has to say what that is.
+ */
+static bool
+parse_plain_array(const char *source, int len, ReceiptList *list)
+{
+	int			n = len / (NARAD_RECEIPT_LEN + 1);
+	const char *at = source + 1;
+
+	/* A brace; receipts, each with a comma or, the last, a brace behind it. */
+	if (n == 0 || len != 1 + n * (NARAD_RECEIPT_LEN + 1) ||
+		source[len - 1] != '}')
+		return false;
+	list->nreceipts = n;
+	list->texts = NULL;
+	list->receipts = palloc_extended(n * sizeof(NaradReceipt),
+									 MCXT_ALLOC_HUGE);
+	for (int i = 0; i < n; i++, at += NARAD_RECEIPT_LEN + 1)
+	{
+		if (!NaradReceiptParse(at, NARAD_RECEIPT_LEN, &list->receipts[i]) ||
+			(i < n - 1 && at[NARAD_RECEIPT_LEN] != ','))
+		{
+			pfree(list->receipts);
+			return false;
+		}
+	}
+	return true;
+}
+
+/*
  * The receipt of an argument of type text.  Drivers that send arrays without
  * a type have them end up here, so the text of an array is taken, too: no
  * receipt begins with a brace.
@@ -116,18 +147,20 @@ parse_text(FunctionCallInfo fcinfo, ReceiptList *list)
 	source = PG_GETARG_TEXT_PP(0);
 	if (VARSIZE_ANY_EXHDR(source) > 0 && *VARDATA_ANY(source) == '{')
 	{
-		Datum		array = OidInputFunctionCall(F_ARRAY_IN,
-												 text_to_cstring(source),
-												 TEXTOID, -1);
+		Datum		array;
 
+		if (parse_plain_array(VARDATA_ANY(source), VARSIZE_ANY_EXHDR(source),
+							  list))
+			return;
+		array = OidInputFunctionCall(F_ARRAY_IN, text_to_cstring(source),
+									 TEXTOID, -1);
 		parse_array(DatumGetArrayTypeP(array), "receipts", list);
 		return;
 	}
 	list->nreceipts = 1;
-	list->texts = palloc(sizeof(Datum));
-	list->texts[0] = PointerGetDatum(source);
+	list->texts = NULL;
 	list->receipts = palloc(sizeof(NaradReceipt));
-	parse_receipt_or_error(list->texts[0], list->receipts);
+	parse_receipt_or_error(PointerGetDatum(source), list->receipts);
 }
 
 static void
