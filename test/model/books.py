@@ -76,7 +76,7 @@ class Lease:
         self.may_die = False    # returned; may be a dead letter already
         self.is_suspect = False     # may be out alone, after a crash
         self.passed = False     # taken by who had acked the one before it
-        self.claim = 0          # in which order; 0: not, or not any more
+        self.claim = 0          # in which order, the first time; 0: not yet
 
     def is_acked_by(self, session):
         return self.state == "pinned" and self.pinner is session and \
@@ -675,7 +675,7 @@ class Books:
             turn = group.turn.setdefault(place, where[1])
             lease.passed = turn != where[1]
         self.nclaims += 1
-        lease.claim = self.nclaims
+        lease.claim = lease.claim or self.nclaims
         lease.deliveries = deliveries
         lease.known = True
         lease.may_die = False
