@@ -1570,6 +1570,32 @@ end_holds(NaradConsumer *c, int partition, int ntaken, bool dry)
 }
 
 /*
+ * By key: what is left is, perhaps, the turn of a transaction that has acked
+ * what comes before, and sleeps.  Whoever else was told of it finds nothing,
+ * and tells that one.  Who was told so tells nobody in his turn, however often he
+ * looks: or else two of them would keep each other awake.
+ */
+static void
+tell_owners(NaradConsumer *c)
+{
+	NaradShard *shard = c->shard;
+	int			pids[NARAD_MAX_PASSED];
+	int			npids;
+
+	if (!c->ordered || NaradWaitWokenAsOwner())
+		return;
+	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+	if (NaradShardIsOf(shard, c->group_id) &&
+		!dlist_is_empty(&shard->keys.passed))
+	{
+		npids = NaradKeyOwners(shard, pids);
+		if (npids > 0)
+			NaradWaitServeOwners(c->group, shard->partition, pids, npids);
+	}
+	LWLockRelease(&shard->lock);
+}
+
+/*
  * Takes what one partition has, until it is dry or capped or the batch full.
  * A group that yields nothing is followed by a larger one, so that a long run
  * of unreadable records is not stepped over one by one.
@@ -1579,6 +1605,7 @@ consume_partition(NaradConsumer *c, int partition)
 {
 	int			least = 1;		/* claims, however few are wanted */
 	bool		more = true;
+	bool		dry;
 	int			ntaken_before = c->ntaken;
 
 	c->reader = NULL;
@@ -1606,8 +1633,10 @@ consume_partition(NaradConsumer *c, int partition)
 	/* What is handed out is flushed to disk first. */
 	if (c->reader != NULL)
 		NaradReaderEnd(c->reader);
-	end_holds(c, partition, c->ntaken - ntaken_before,
-			  !more && !c->full && !c->no_memory && c->snapshot == NULL);
+	dry = !more && !c->full && !c->no_memory && c->snapshot == NULL;
+	if (dry)
+		tell_owners(c);
+	end_holds(c, partition, c->ntaken - ntaken_before, dry);
 }
 
 static void

@@ -546,11 +546,8 @@ class Books:
                 return "%d of its key is open" % message.off
         return None
 
-    def may_be_blocked(self, session, group, where, asleep=False):
-        """Order by key: is there a reason not to hand out a message?
-
-        Who sleeps need not be woken for what only its own acks have freed.
-        """
+    def may_be_blocked(self, session, group, where):
+        """Order by key: is there a reason not to hand out a message?"""
         topic = group.topic
         place = group.place(where)
         if place is None:
@@ -563,8 +560,6 @@ class Books:
             if off == where[1]:
                 continue
             if lease and lease.is_acked_by(session):
-                if asleep:
-                    return True
                 continue
             if has_turn and (not lease or
                              lease.state not in ("leased", "pinned")):
@@ -578,8 +573,7 @@ class Books:
             any(when is None and group.place(other) == place
                 for other, when in group.maybe.items() if other != where)
 
-    def left(self, session, group, part, now, wall, since=None,
-             asleep=False):
+    def left(self, session, group, part, now, wall, since=None):
         """What a consume that began at this time has to find."""
         topic = group.topic
         left = []
@@ -603,7 +597,7 @@ class Books:
             some = [w for w in some if self.visible(session, group, w) and
                     (since is None or topic.messages[w].seq <= since) and
                     not (is_out and group.may_be_suspect(w)) and
-                    not self.may_be_blocked(session, group, w, asleep)]
+                    not self.may_be_blocked(session, group, w)]
             if some and group.in_flight(p) < topic.max_in_flight:
                 left += some
         return left
