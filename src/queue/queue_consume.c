@@ -1572,27 +1572,31 @@ end_holds(NaradConsumer *c, int partition, int ntaken, bool dry)
 /*
  * By key: what is left is, perhaps, the turn of a transaction that has acked
  * what comes before, and sleeps.  Whoever else was told of it finds nothing,
- * and tells that one.  Who was told so tells nobody in his turn, however often he
- * looks: or else two of them would keep each other awake.
+ * and tells that one.  Who was told so tells nobody in his turn, however often
+ * he looks: or else two of them would keep each other awake.  The shard lock
+ * is held exclusively.
  */
 static void
-tell_owners(NaradConsumer *c)
+tell_owners(NaradShard *shard)
 {
-	NaradShard *shard = c->shard;
 	int			pids[NARAD_MAX_PASSED];
 	int			npids;
 
-	if (!c->ordered || NaradWaitWokenAsOwner())
+	if (dlist_is_empty(&shard->keys.passed) || NaradWaitWokenAsOwner())
 		return;
-	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
-	if (NaradShardIsOf(shard, c->group_id) &&
-		!dlist_is_empty(&shard->keys.passed))
-	{
-		npids = NaradKeyOwners(shard, pids);
-		if (npids > 0)
-			NaradWaitServeOwners(c->group, shard->partition, pids, npids);
-	}
-	LWLockRelease(&shard->lock);
+	npids = NaradKeyOwners(shard, pids);
+	if (npids > 0)
+		NaradWaitServeOwners(shard->group, shard->partition, pids, npids);
+}
+
+/* This call has found all there was for it in an ordered shard. */
+static void
+end_dry_visit(NaradConsumer *c)
+{
+	LWLockAcquire(&c->shard->lock, LW_EXCLUSIVE);
+	if (NaradShardIsOf(c->shard, c->group_id))
+		tell_owners(c->shard);
+	LWLockRelease(&c->shard->lock);
 }
 
 /*
@@ -1634,8 +1638,8 @@ consume_partition(NaradConsumer *c, int partition)
 	if (c->reader != NULL)
 		NaradReaderEnd(c->reader);
 	dry = !more && !c->full && !c->no_memory && c->snapshot == NULL;
-	if (dry)
-		tell_owners(c);
+	if (dry && c->ordered)
+		end_dry_visit(c);
 	end_holds(c, partition, c->ntaken - ntaken_before, dry);
 }
 
@@ -1803,6 +1807,8 @@ shard_is_ready(NaradShard *shard, NaradGroupId group_id,
 				   delayed->due <= GetCurrentTimestamp()) ||
 				  shard->suspects.nmembers > 0 ||
 				  !dlist_is_empty(&shard->keys.refill)));
+		if (!ready)
+			tell_owners(shard);
 	}
 	LWLockRelease(&shard->lock);
 	return ready;
