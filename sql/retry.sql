@@ -115,5 +115,22 @@ SELECT count(narad.nack(receipt)) FROM narad.consume('retry_batch', 20);
 SELECT count(*) FILTER (WHERE deliveries = 1) AS fresh, count(*) FILTER (WHERE deliveries = 2) AS returned
 FROM narad.consume('retry_batch', 20);
 
+-- One whose lease expired before its taker rolled back does not wait either, though
+-- nobody had come by in between.
+SELECT narad.create_topic('retry_late', retry_delay => '1 hour');
+SELECT msg_offset FROM narad.produce('retry_late', '1');
+BEGIN;
+CREATE TEMP TABLE late AS SELECT * FROM narad.consume('retry_late');
+DO $$
+DECLARE
+	ends timestamptz := (SELECT narad.extend(receipt, '1 ms') FROM late) + interval '10 ms';
+BEGIN
+	WHILE clock_timestamp() < ends LOOP
+	END LOOP;
+END $$;
+ROLLBACK;
+SELECT msg_offset, deliveries FROM narad.consume('retry_late');
+DROP TABLE retry_late;
+
 SELECT * FROM narad.verify('retry_topic');
 DROP TABLE retry_topic, retry_growing, retry_changed, retry_turns, retry_batch;

@@ -140,9 +140,12 @@ NaradShardUnclaim(NaradShard *shard, NaradLease *lease, int64 now)
 	NaradShardReturn(shard, lease, NARAD_END_NONE, now, 0);
 }
 
-/* The deadline of a lease has passed. */
-static void
-expire_lease(NaradShard *shard, NaradLease *lease, int64 now)
+/*
+ * The deadline of a lease has passed: it is available at once, whoever notices.
+ * Exclusive shard lock.
+ */
+void
+NaradShardExpireLease(NaradShard *shard, NaradLease *lease, int64 now)
 {
 	shard->expired++;
 	NaradShardReturn(shard, lease, NARAD_END_EXPIRED, now, 0);
@@ -163,7 +166,7 @@ NaradShardExpire(NaradShard *shard, int64 now, int max)
 		if (lease == NULL || lease->deadline > now)
 			break;
 		if (lease->state == NARAD_LEASE_LEASED)
-			expire_lease(shard, lease, now);
+			NaradShardExpireLease(shard, lease, now);
 		else
 			NaradShardReturn(shard, lease, NARAD_END_NONE, now, 0);
 	}
@@ -287,7 +290,7 @@ find_lease(const NaradSettleTarget *target, const NaradReceipt *receipt,
 	}
 	else if (lease->deadline <= now)
 	{
-		expire_lease(shard, lease, now);
+		NaradShardExpireLease(shard, lease, now);
 		return NARAD_SETTLE_EXPIRED;
 	}
 	*found = lease;

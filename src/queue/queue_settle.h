@@ -93,6 +93,8 @@ extern void NaradShardUnclaim(NaradShard *shard, NaradLease *lease, int64 now);
 
 /* Returns up to max entries whose time has come. */
 extern void NaradShardExpire(NaradShard *shard, int64 now, int max);
+extern void NaradShardExpireLease(NaradShard *shard, NaradLease *lease,
+								  int64 now);
 
 /* Monotonic now + delay, and no overflow. */
 extern int64 NaradDeadline(int64 now, int64 delay);

@@ -403,7 +403,8 @@ undo_pin(const NaradAction *action, int64 now, bool is_sub)
 
 /*
  * Gives back a lease, as by a nack without a delay; or, when no client has seen
- * the message, as if it had not been taken.  When another transaction has it pinned, that one's end
+ * the message, as if it had not been taken.  One whose time was over before
+ * has expired, though nobody had come by to say so: no delay is counted then.  When another transaction has it pinned, that one's end
  * decides: settled, or returned for us.
  */
 static void
@@ -420,11 +421,13 @@ undo_take(const NaradAction *action, int64 now)
 		return;
 	}
 	Assert(lease->state == NARAD_LEASE_LEASED);
-	if (action->delivered)
+	if (!action->delivered)
+		NaradShardUnclaim(action->shard, lease, now);
+	else if (lease->deadline <= now)
+		NaradShardExpireLease(action->shard, lease, now);
+	else
 		NaradShardReturn(action->shard, lease, NARAD_END_ROLLED_BACK, now,
 						 NARAD_RETRY_DELAY);
-	else
-		NaradShardUnclaim(action->shard, lease, now);
 }
 
 /*
