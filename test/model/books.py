@@ -505,6 +505,8 @@ class Books:
 
     def doubt(self, group):
         """Who was cancelled may have been handed what is available."""
+        if group.topic.is_dead:
+            self.learn()        # that, too, which was moved and not seen yet
         fresh = [(part, off) for part, offs in enumerate(group.fresh)
                  for off in offs]
         for where in fresh + list(group.leases):
