@@ -157,6 +157,8 @@ typedef struct NaradConsumer
 	bool		no_memory;
 	bool		capped;			/* the last group of claims ended at a cap */
 	bool		filled;			/* ... max_in_flight, with claims of its own */
+	bool		filled_ahead;	/* ... max_acked_ahead, so */
+	NaradOffset settled_end;	/* of the shard, when claiming */
 	bool		alone;			/* the group is one suspect, */
 	bool		single;			/* ... or one message, as there are some */
 	bool		due_popped;		/* the first delayed one is another */
@@ -392,6 +394,20 @@ below_cap(NaradConsumer *c, NaradOffset offset)
 }
 
 /*
+ * No fresh one may.  With claims of its own the group has to wait for what
+ * becomes of them (end_filled).
+ */
+static NaradChoice
+stop_ahead(NaradConsumer *c)
+{
+	if (c->nclaims > 0)
+		c->filled_ahead = true;
+	else
+		NaradShardStopAhead(c->shard, c->max_acked_ahead);
+	return CHOICE_CAPPED;
+}
+
+/*
  * May a returned message be handed out, as far as its key is concerned?  If
  * that is not known yet, it is the scan's.
  */
@@ -437,7 +453,10 @@ next_returned(NaradConsumer *c, bool *capped)
 		else if (below_cap(c, lease->offset))
 			return lease;
 		else
-			*capped = shard->capped_ahead = true;
+		{
+			*capped = true;
+			NaradShardStopAhead(shard, c->max_acked_ahead);
+		}
 		c->returned_left--;
 		NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_RETURNED);
 	}
@@ -498,10 +517,7 @@ claim_due(NaradConsumer *c, NaradOffset offset)
 	NaradLease *lease;
 
 	if (!below_cap(c, offset))
-	{
-		c->shard->capped_ahead = true;
-		return CHOICE_CAPPED;
-	}
+		return stop_ahead(c);
 	lease = new_entry(c->shard, offset);
 	if (lease == NULL)
 		return CHOICE_NO_MEMORY;
@@ -540,10 +556,7 @@ claim_scanned(NaradConsumer *c)
 	else
 	{
 		if (!below_cap(c, offset))
-		{
-			shard->capped_ahead = true;
-			return CHOICE_CAPPED;
-		}
+			return stop_ahead(c);
 		if (lease == NULL)
 			lease = new_entry(shard, offset);
 		else if (!NaradShardReserve(shard, offset))
@@ -587,10 +600,7 @@ claim_by_key(NaradConsumer *c)
 	}
 
 	if (!below_cap(c, offset))
-	{
-		shard->capped_ahead = true;
-		return CHOICE_CAPPED;
-	}
+		return stop_ahead(c);
 	lease = new_entry(shard, offset);
 	if (lease == NULL)
 		return CHOICE_NO_MEMORY;
@@ -626,10 +636,7 @@ claim_fresh(NaradConsumer *c)
 			return CHOICE_DRY;
 	}
 	if (!below_cap(c, offset))
-	{
-		shard->capped_ahead = true;
-		return CHOICE_CAPPED;
-	}
+		return stop_ahead(c);
 	lease = new_entry(shard, offset);
 	if (lease == NULL)
 		return CHOICE_NO_MEMORY;
@@ -679,7 +686,7 @@ claim_suspect(NaradConsumer *c)
 		return CHOICE_DRY;
 	if (!below_cap(c, offset))
 	{
-		shard->capped_ahead = true;
+		NaradShardStopAhead(shard, c->max_acked_ahead);
 		return CHOICE_CAPPED;
 	}
 	lease = NaradLeaseFind(&shard->leases, offset);
@@ -800,7 +807,7 @@ claim_group(NaradConsumer *c, int want)
 	c->mark = NaradXactMark();
 	c->nclaims = 0;
 	c->alone = c->single = c->needs_mark = c->due_popped = false;
-	c->filled = false;
+	c->filled = c->filled_ahead = false;
 
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	if (!NaradShardIsOf(shard, c->group_id))
@@ -813,6 +820,7 @@ claim_group(NaradConsumer *c, int want)
 	read_ring(shard, c->part);
 	c->end = pg_atomic_read_u64(&c->part->end_offset);
 	c->generation = shard->generation;
+	c->settled_end = shard->settled_end;
 	c->scan = shard->scan_pos;
 	c->scan_ended = false;
 	c->single = one_by_one(c);
@@ -827,7 +835,9 @@ claim_group(NaradConsumer *c, int want)
 	c->capped = choice == CHOICE_CAPPED;
 	if (c->capped)
 		shard->capped++;
-	if (choice == CHOICE_DRY)
+	if (choice == CHOICE_DRY ||
+		(c->capped &&
+		 shard->leases.nstate[NARAD_LEASE_LEASED] < c->max_in_flight))
 		shard->capped_in_flight = false;
 	shard->is_dry = is_dry_for_all(c, choice);
 
@@ -1275,28 +1285,38 @@ serve_given_back(NaradConsumer *c)
 }
 
 /*
- * The group's own claims met max_in_flight.  Only now is it known whether they
- * are leases: if they were counted before, those that come to nothing would wake
+ * The group's own claims met a cap.  Only now is it known whether they are
+ * leases: if they were counted before, those that come to nothing would wake
  * whoever waits for the cap, and this consumer itself, time and again.  If all
- * of them are and there is room, a lease of another ended meanwhile, of which
- * nobody was told.  If some are not, this call looks again.
+ * of them are and there is room, another made it meanwhile, of which nobody
+ * was told.  If some are not, this call looks again.
  */
 static void
 end_filled(NaradConsumer *c)
 {
 	NaradShard *shard = c->shard;
+	bool		is_filled = false;
 
-	if (shard->leases.nstate[NARAD_LEASE_LEASED] >= c->max_in_flight)
+	if (c->filled &&
+		shard->leases.nstate[NARAD_LEASE_LEASED] >= c->max_in_flight)
+		is_filled = shard->capped_in_flight = true;
+	if (c->filled_ahead && shard->nholes >= c->max_acked_ahead &&
+		shard->settled_end == c->settled_end)
 	{
-		shard->capped_in_flight = true;
-		return;
+		is_filled = true;
+		NaradShardStopAhead(shard, c->max_acked_ahead);
 	}
+	if (is_filled)
+		return;
 	for (int i = 0; i < c->nclaims; i++)
 	{
 		if (c->claims[i].deliveries == 0)
+		{
+			shard->is_dry = false;
 			return;
+		}
 	}
-	NaradShardMadeAvailable(shard, 1, false);
+	NaradShardMadeAvailable(shard, 1, c->filled_ahead);
 }
 
 /*
@@ -1327,7 +1347,7 @@ dispose_group(NaradConsumer *c)
 		recheck_ended(c);
 		NaradShardDeadlineChanged(shard);
 		serve_given_back(c);
-		if (c->filled)
+		if (c->filled || c->filled_ahead)
 			end_filled(c);
 		c->needs_mark = wants_mark(c);
 	}
@@ -1550,6 +1570,36 @@ end_holds(NaradConsumer *c, int partition, int ntaken, bool dry)
 }
 
 /*
+ * By key: what is left is, perhaps, the turn of a transaction that has acked
+ * what comes before, and sleeps.  Whoever else was told of it finds nothing,
+ * and tells that one.  Who was told so tells nobody in his turn, however often
+ * he looks: or else two of them would keep each other awake.  The shard lock
+ * is held exclusively.
+ */
+static void
+tell_owners(NaradShard *shard)
+{
+	int			pids[NARAD_MAX_PASSED];
+	int			npids;
+
+	if (dlist_is_empty(&shard->keys.passed) || NaradWaitWokenAsOwner())
+		return;
+	npids = NaradKeyOwners(shard, pids);
+	if (npids > 0)
+		NaradWaitServeOwners(shard->group, shard->partition, pids, npids);
+}
+
+/* This call has found all there was for it in an ordered shard. */
+static void
+end_dry_visit(NaradConsumer *c)
+{
+	LWLockAcquire(&c->shard->lock, LW_EXCLUSIVE);
+	if (NaradShardIsOf(c->shard, c->group_id))
+		tell_owners(c->shard);
+	LWLockRelease(&c->shard->lock);
+}
+
+/*
  * Takes what one partition has, until it is dry or capped or the batch full.
  * A group that yields nothing is followed by a larger one, so that a long run
  * of unreadable records is not stepped over one by one.
@@ -1559,6 +1609,7 @@ consume_partition(NaradConsumer *c, int partition)
 {
 	int			least = 1;		/* claims, however few are wanted */
 	bool		more = true;
+	bool		dry;
 	int			ntaken_before = c->ntaken;
 
 	c->reader = NULL;
@@ -1586,8 +1637,10 @@ consume_partition(NaradConsumer *c, int partition)
 	/* What is handed out is flushed to disk first. */
 	if (c->reader != NULL)
 		NaradReaderEnd(c->reader);
-	end_holds(c, partition, c->ntaken - ntaken_before,
-			  !more && !c->full && !c->no_memory && c->snapshot == NULL);
+	dry = !more && !c->full && !c->no_memory && c->snapshot == NULL;
+	if (dry && c->ordered)
+		end_dry_visit(c);
+	end_holds(c, partition, c->ntaken - ntaken_before, dry);
 }
 
 static void
@@ -1754,6 +1807,8 @@ shard_is_ready(NaradShard *shard, NaradGroupId group_id,
 				   delayed->due <= GetCurrentTimestamp()) ||
 				  shard->suspects.nmembers > 0 ||
 				  !dlist_is_empty(&shard->keys.refill)));
+		if (!ready)
+			tell_owners(shard);
 	}
 	LWLockRelease(&shard->lock);
 	return ready;

@@ -52,9 +52,6 @@
 /* Nodes of a shard that wait for another's turn to end. */
 #define MAX_IN_LINE		16384
 
-/* Keys looked at in search of those that a transaction has passed. */
-#define MAX_PASSED		1024
-
 /* ------------------------------------------------------- the hash tables */
 
 static inline uint32
@@ -627,7 +624,7 @@ NaradKeyNextOwn(NaradShard *shard, NaradOffset from)
 		NaradKey   *key = dlist_container(NaradKey, passed_node, iter.cur);
 		NaradKeyNode *node;
 
-		if (++nlooked > MAX_PASSED)
+		if (++nlooked > NARAD_MAX_PASSED)
 			break;
 		if (key->passer != MyProcPid)
 			continue;
@@ -637,6 +634,37 @@ NaradKeyNextOwn(NaradShard *shard, NaradOffset from)
 			lowest = node->link.id;
 	}
 	return lowest;
+}
+
+/*
+ * NaradKeyOwners
+ *
+ * Whose transactions may have something to take that nobody else has the turn
+ * of: process ids, NARAD_MAX_PASSED at most; returns how many.  Not this one.
+ */
+int
+NaradKeyOwners(NaradShard *shard, int *pids)
+{
+	int			npids = 0;
+	int			nlooked = 0;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &shard->keys.passed)
+	{
+		NaradKey   *key = dlist_container(NaradKey, passed_node, iter.cur);
+		NaradKeyNode *node = next_node(key, key->passed);
+		NaradLease *lease;
+
+		if (++nlooked > NARAD_MAX_PASSED)
+			break;
+		if (node == NULL || key->passer == MyProcPid ||
+			(npids > 0 && pids[npids - 1] == key->passer))
+			continue;
+		lease = NaradLeaseFind(&shard->leases, node->link.id);
+		if (lease == NULL || lease->state == NARAD_LEASE_RETURNED)
+			pids[npids++] = key->passer;
+	}
+	return npids;
 }
 
 /*

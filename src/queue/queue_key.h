@@ -74,6 +74,9 @@ typedef struct NaradKeyTable
 								 * remembered */
 } NaradKeyTable;
 
+/* Keys looked at in search of those that a transaction has passed. */
+#define NARAD_MAX_PASSED	1024
+
 typedef enum NaradKeyPlace
 {
 	NARAD_KEY_FREE,				/* it is the message's turn */
@@ -98,6 +101,7 @@ extern bool NaradKeyIsKnown(struct NaradShard *shard, NaradOffset offset);
 extern NaradOffset NaradKeyNextReady(struct NaradShard *shard);
 extern NaradOffset NaradKeyNextOwn(struct NaradShard *shard,
 								   NaradOffset from);
+extern int	NaradKeyOwners(struct NaradShard *shard, int *pids);
 extern void NaradKeyTaken(struct NaradShard *shard, NaradOffset offset);
 extern void NaradKeyGiveBack(struct NaradShard *shard, NaradOffset offset);
 

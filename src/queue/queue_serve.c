@@ -311,14 +311,18 @@ NaradWaitArm(NaradGroup *group, NaradGroupId group_id)
 	NaradServeArm(part_of_group(group), group, group_id);
 }
 
-/* Gives one waiter the wake.  The lock is held. */
+/*
+ * Gives one waiter the wake; `owner`: for what nobody else may take.  The lock
+ * is held.
+ */
 static void
 serve_waiter(NaradWaitPart *part, NaradWaiter *waiter, int partition,
-			 bool chain)
+			 bool chain, bool owner)
 {
 	NaradServeUnlink(waiter);
 	waiter->served_partition = partition;
 	waiter->served_chain = chain;
+	waiter->served_owner = owner;
 	if (waiter->hold != NULL)
 	{
 		waiter->hold_serial = waiter->hold->serial;
@@ -380,7 +384,7 @@ NaradServeGroup(NaradWaitPart *part, NaradGroup *group, int partition, uint64 n,
 	if (group->paused)
 		return;
 	for (; n > 0 && (waiter = first_waiter(wait, partition)) != NULL; n--)
-		serve_waiter(part, waiter, partition, chain);
+		serve_waiter(part, waiter, partition, chain, false);
 	for (; n > 0 && wait->ntokens > 0 &&
 		 (token = first_token(wait, partition)) != NULL; n--)
 		spend_token(part, wait, token, partition, chain);
@@ -471,6 +475,53 @@ NaradWaitServe(NaradGroup *group, int partition, uint64 n, bool chain)
 	LWLockRelease(&part->lock);
 }
 
+static bool
+is_among(int pid, const int *pids, int npids)
+{
+	for (int i = 0; i < npids; i++)
+	{
+		if (pids[i] == pid)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * NaradWaitServeOwners
+ *
+ * Wakes those of these processes that sleep in a consume of the partition: each
+ * may have something there that nobody else may take.  As NaradWaitServe.
+ */
+void
+NaradWaitServeOwners(NaradGroup *group, int partition, const int *pids,
+					 int npids)
+{
+	NaradWaitPart *part = part_of_group(group);
+	NaradGroupWait *wait = &group->wait;
+	dlist_mutable_iter iter;
+
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(&part->nwatching) == 0)
+		return;
+	LWLockAcquire(&part->lock, LW_EXCLUSIVE);
+	if (wait->is_listed && !group->paused)
+	{
+		dlist_foreach_modify(iter, &wait->all)
+		{
+			NaradWaiter *waiter = dlist_container(NaradWaiter, all_node,
+												  iter.cur);
+
+			if (waiter->kind != NARAD_WAIT_CONSUMER ||
+				(waiter->partition >= 0 && waiter->partition != partition) ||
+				!is_among(waiter->pid, pids, npids))
+				continue;
+			serve_waiter(part, waiter, partition, false, true);
+		}
+		NaradServeUnlist(wait);
+	}
+	LWLockRelease(&part->lock);
+}
+
 /* Chains for any partition, and for each that somebody named. */
 static void
 serve_whole_group(NaradWaitPart *part, NaradGroup *group)
@@ -488,7 +539,7 @@ serve_whole_group(NaradWaitPart *part, NaradGroup *group)
 			NaradWaiter *waiter = dlist_container(NaradWaiter, fifo_node,
 												  iter.cur);
 
-			serve_waiter(part, waiter, waiter->partition, true);
+			serve_waiter(part, waiter, waiter->partition, true, false);
 		}
 	}
 	dlist_foreach_modify(iter, &wait->tokens)

@@ -477,16 +477,40 @@ NaradShardCapOpened(NaradShard *shard)
 }
 
 /*
- * There are fewer holes, or more lies below the highest settled offset: who
- * stopped for max_acked_ahead may go on, nobody knows how far.
+ * NaradShardStopAhead
+ *
+ * A consumer found no room under its max_acked_ahead, and is to be told when
+ * there is.  Settings may be old: the greatest counts.  Lock held exclusively.
  */
+void
+NaradShardStopAhead(NaradShard *shard, uint32 max_acked_ahead)
+{
+	shard->stopped_ahead = shard->capped_ahead ?
+		Max(shard->stopped_ahead, max_acked_ahead) : max_acked_ahead;
+	shard->capped_ahead = true;
+}
+
+/* Who stopped for max_acked_ahead may go on, nobody knows how far. */
 static void
-ahead_may_have_opened(NaradShard *shard)
+ahead_has_opened(NaradShard *shard)
 {
 	if (!shard->capped_ahead)
 		return;
 	shard->capped_ahead = false;
 	NaradShardMadeAvailable(shard, 1, true);
+}
+
+/*
+ * There is a hole less.  With as many as the cap still, which claims below the
+ * highest settled offset may exceed, nobody is told: one who is would find
+ * nothing, and if it was a claim of his that came to nothing, tell himself
+ * again.
+ */
+static void
+hole_has_closed(NaradShard *shard)
+{
+	if (shard->nholes < shard->stopped_ahead)
+		ahead_has_opened(shard);
 }
 
 /* ----------------------------------------------------------------
@@ -516,7 +540,7 @@ NaradShardCountHole(NaradShard *shard, NaradLease *lease)
 	else
 	{
 		shard->nholes--;
-		ahead_may_have_opened(shard);
+		hole_has_closed(shard);
 	}
 }
 
@@ -537,7 +561,7 @@ NaradShardRemoveLease(NaradShard *shard, NaradLease *lease)
 	if (was_leased)
 		NaradShardCapOpened(shard);
 	if (was_hole)
-		ahead_may_have_opened(shard);
+		hole_has_closed(shard);
 }
 
 /*
@@ -555,7 +579,7 @@ raise_settled_end(NaradShard *shard, NaradOffset end)
 	if (end <= shard->settled_end)
 		return;
 	shard->settled_end = end;
-	ahead_may_have_opened(shard);
+	ahead_has_opened(shard);
 	if (end - Min(start, end) <= shard->leases.nentries)
 	{
 		for (offset = start; offset < end; offset++)

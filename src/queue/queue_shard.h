@@ -87,7 +87,8 @@ typedef struct NaradShard
 
 	/* One stopped for a cap; and, since then, none found it dry ... */
 	bool		capped_in_flight;
-	bool		capped_ahead;	/* ... nor was there a hole less */
+	bool		capped_ahead;	/* ... nor were there fewer holes than */
+	uint32		stopped_ahead;	/* ... its max_acked_ahead */
 
 	/* What may have crashed the server (queue_suspect.c). */
 	NaradOffset handout_mark;	/* on the page and flushed: what is below may
@@ -208,6 +209,7 @@ extern void NaradShardMadeAvailable(NaradShard *shard, uint64 n, bool chain);
  * go on.  Same lock; no memory, no error.
  */
 extern void NaradShardCapOpened(NaradShard *shard);
+extern void NaradShardStopAhead(NaradShard *shard, uint32 max_acked_ahead);
 
 /*
  * After whatever may have made the shard's next deadline earlier: publishes it,

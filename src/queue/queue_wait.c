@@ -128,6 +128,7 @@ prepare_waiter(NaradWaitKind kind, Oid database, NaradTopicId topic_id,
 	waiter->partition = partition;
 	waiter->since = GetCurrentTimestamp();
 	waiter->deadline = deadline;
+	waiter->served_owner = false;
 	waiter->hold_serial = 0;
 	if (waiter->hold != NULL)
 		NaradFree(waiter->hold);
@@ -327,10 +328,27 @@ NaradWaitWoken(int *partition)
 	return acting;
 }
 
-/* The wake goes to the next.  The lock is held. */
+/*
+ * NaradWaitWokenAsOwner
+ *
+ * Was this waiter's last wake, be it looks ago, for what nobody else may take?
+ */
+bool
+NaradWaitWokenAsOwner(void)
+{
+	return my_waiter != NULL && my_waiter->kind == NARAD_WAIT_CONSUMER &&
+		my_waiter->served_owner;
+}
+
+/*
+ * The wake goes to the next, unless only this one could have used it.  The lock
+ * is held.
+ */
 static void
 hand_on(NaradWaiter *waiter)
 {
+	if (waiter->served_owner)
+		return;
 	if (waiter->hold_serial != 0)
 		end_my_hold(waiter);
 	if (waiter->group->wait.is_listed)

@@ -91,6 +91,7 @@ extern void NaradWaitJoinReader(NaradTopicId topic_id, Oid relid,
 								int partition, TimestampTz deadline);
 extern NaradWaitEnd NaradWaitSleep(int64 until, uint32 wait_event);
 extern bool NaradWaitWoken(int *partition);
+extern bool NaradWaitWokenAsOwner(void);
 extern void NaradWaitLeave(bool took);
 extern void NaradWaitCleanup(int code, Datum arg);	/* for
 													 * PG_ENSURE_ERROR_CLEANUP */
@@ -111,6 +112,10 @@ extern void NaradWaitRecords(NaradTopicId topic_id, int partition,
  * `chain`, nobody knows how many: whoever takes one wakes the next. */
 extern void NaradWaitServe(struct NaradGroup *group, int partition, uint64 n,
 						   bool chain);
+
+/* What only the transactions of these processes may take. */
+extern void NaradWaitServeOwners(struct NaradGroup *group, int partition,
+								 const int *pids, int npids);
 
 /* Any number in any partition: resume, seek, caps that were raised. */
 extern void NaradWaitServeGroup(struct NaradGroup *group);

@@ -50,6 +50,7 @@ typedef struct NaradWaiter
 	dlist_node	all_node;		/* while waiting */
 	int			served_partition;	/* while served */
 	bool		served_chain;
+	bool		served_owner;	/* the last time; for what is its own */
 	NaradToken *hold;			/* a caller's, until it is served */
 	uint64		hold_serial;	/* of that, afterwards */
 } NaradWaiter;

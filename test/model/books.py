@@ -76,7 +76,7 @@ class Lease:
         self.may_die = False    # returned; may be a dead letter already
         self.is_suspect = False     # may be out alone, after a crash
         self.passed = False     # taken by who had acked the one before it
-        self.claim = 0          # in which order; 0: not, or not any more
+        self.claim = 0          # in which order, the first time; 0: not yet
 
     def is_acked_by(self, session):
         return self.state == "pinned" and self.pinner is session and \
@@ -505,6 +505,8 @@ class Books:
 
     def doubt(self, group):
         """Who was cancelled may have been handed what is available."""
+        if group.topic.is_dead:
+            self.learn()        # that, too, which was moved and not seen yet
         fresh = [(part, off) for part, offs in enumerate(group.fresh)
                  for off in offs]
         for where in fresh + list(group.leases):
@@ -546,11 +548,8 @@ class Books:
                 return "%d of its key is open" % message.off
         return None
 
-    def may_be_blocked(self, session, group, where, asleep=False):
-        """Order by key: is there a reason not to hand out a message?
-
-        Who sleeps need not be woken for what only its own acks have freed.
-        """
+    def may_be_blocked(self, session, group, where):
+        """Order by key: is there a reason not to hand out a message?"""
         topic = group.topic
         place = group.place(where)
         if place is None:
@@ -563,8 +562,6 @@ class Books:
             if off == where[1]:
                 continue
             if lease and lease.is_acked_by(session):
-                if asleep:
-                    return True
                 continue
             if has_turn and (not lease or
                              lease.state not in ("leased", "pinned")):
@@ -578,8 +575,7 @@ class Books:
             any(when is None and group.place(other) == place
                 for other, when in group.maybe.items() if other != where)
 
-    def left(self, session, group, part, now, wall, since=None,
-             asleep=False):
+    def left(self, session, group, part, now, wall, since=None):
         """What a consume that began at this time has to find."""
         topic = group.topic
         left = []
@@ -603,7 +599,7 @@ class Books:
             some = [w for w in some if self.visible(session, group, w) and
                     (since is None or topic.messages[w].seq <= since) and
                     not (is_out and group.may_be_suspect(w)) and
-                    not self.may_be_blocked(session, group, w, asleep)]
+                    not self.may_be_blocked(session, group, w)]
             if some and group.in_flight(p) < topic.max_in_flight:
                 left += some
         return left
@@ -675,7 +671,7 @@ class Books:
             turn = group.turn.setdefault(place, where[1])
             lease.passed = turn != where[1]
         self.nclaims += 1
-        lease.claim = self.nclaims
+        lease.claim = lease.claim or self.nclaims
         lease.deliveries = deliveries
         lease.known = True
         lease.may_die = False

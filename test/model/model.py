@@ -82,8 +82,6 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
         self.dead = Topic("m_dead")
         partitions, cap = rng.choice((1, 2, 3)), rng.choice((6, 1024))
         ordered, late = rng.random() < 0.7, rng.random() < 0.5
-        # Both together: not at rest yet (seed 6, 40000 operations).
-        late = late and not ordered
         return [
             self.dead,
             Topic("m_one"),

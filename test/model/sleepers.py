@@ -44,7 +44,7 @@ class Sleep(Task):
 
     def has_to_return(self):
         return self.driver.left(self.session, self.group, self.part,
-                                time.monotonic(), time.time(), asleep=True)
+                                time.monotonic(), time.time())
 
     def check(self, rows):
         driver, session = self.driver, self.session
