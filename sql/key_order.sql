@@ -307,5 +307,26 @@ SELECT msg_offset FROM narad.consume('key_passed', 10);
 ROLLBACK;
 SELECT msg_offset, deliveries FROM narad.consume('key_passed', 10, ack => ARRAY[:'one', :'zero']);
 
+-- A call for one message looks on for it however many have not the turn: of
+-- several that came due at once, the free one is the last; and one that came back
+-- is read behind two that did.
+SELECT narad.create_topic('key_unread', ordering => 'key');
+SELECT narad.create_topic('key_unread_returned', ordering => 'key');
+SELECT count(*) FROM unnest('{key_unread,key_unread_returned}'::regclass[]) t, narad.produce(t, '0', key => 'a');
+SELECT msg_offset FROM unnest('{key_unread,key_unread_returned}'::regclass[]) t, narad.consume(t);
+SELECT count(*) FROM unnest('{a,a,a,a,b}'::text[]) k,
+	narad.produce('key_unread', '1', key => k, deliver_after => '1 s');
+SELECT count(*) FROM unnest('{a,a}'::text[]) k,
+	narad.produce('key_unread_returned', '1', key => k, deliver_after => '1 s');
+SELECT msg_offset FROM unnest('{key_unread,key_unread_returned}'::regclass[]) t, narad.consume(t, 10);
+SELECT msg_offset FROM narad.produce('key_unread', '2', key => 'a');
+SELECT msg_offset FROM narad.produce('key_unread_returned', '2', key => 'b');
+SELECT narad.nack(receipt, delay => '0') FROM narad.consume('key_unread_returned');
+SELECT narad.nack(receipt, delay => '0') FROM narad.consume('key_unread_returned');
+SELECT pg_sleep(1.1);
+SELECT msg_offset FROM narad.consume('key_unread');
+SELECT msg_offset, deliveries FROM narad.consume('key_unread_returned');
+
 DROP TABLE key_order, key_expiry, key_xact, key_dead, key_large, key_caps, key_long, key_switch, key_parts, key_limit, key_dead_letters,
-	key_given_up, key_retained, key_retry, key_backoff, key_passed;
+	key_given_up, key_retained, key_retry, key_backoff, key_passed,
+	key_unread, key_unread_returned;

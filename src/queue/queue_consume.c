@@ -418,6 +418,19 @@ has_turn(NaradConsumer *c, NaradOffset offset)
 		(offset < c->shard->scan_pos && NaradKeyMayTake(c->shard, offset));
 }
 
+/* How much of the FIFO is looked at.  The shard lock is held. */
+static void
+measure_returned(NaradConsumer *c)
+{
+	c->returned_left = c->shard->leases.nstate[NARAD_LEASE_RETURNED];
+
+	/* Who is going to sleep must have looked at all of them. */
+	c->returned_all = c->args->waiting ||
+		c->returned_left <= Max(MAX_TURNED, c->args->max_messages);
+	if (!c->returned_all)
+		c->returned_left = Max(MAX_TURNED, c->args->max_messages);
+}
+
 /*
  * The first message of the FIFO that may be handed out, if any; those before
  * it that may not are moved to the end.
@@ -1320,6 +1333,35 @@ end_filled(NaradConsumer *c)
 }
 
 /*
+ * By key: reading stops when the batch is full, and it may not be, since one that
+ * counted has not the turn.  So what was given back because of that is chosen
+ * from again.  Each such group puts a message in line, so this ends.
+ */
+static void
+end_unread(NaradConsumer *c)
+{
+	bool		all_taken = true;
+
+	for (int i = 0; i < c->nclaims; i++)
+	{
+		if (c->claims[i].tuple != NULL && c->claims[i].deliveries == 0)
+		{
+			all_taken = false;
+			c->bytes -= c->claims[i].tuple->t_len;
+		}
+	}
+	if (all_taken)
+		return;
+	c->full = false;
+	for (int i = 0; i < c->nclaims; i++)
+	{
+		if (c->claims[i].status == NARAD_READ_INVISIBLE)
+			c->look_from = Min(c->look_from, c->claims[i].offset);
+	}
+	measure_returned(c);
+}
+
+/*
  * Disposes of all claims of the group: only leases remain, and actions for
  * those alone.  Room for them was reserved with the claims.
  */
@@ -1342,6 +1384,8 @@ dispose_group(NaradConsumer *c)
 			dispose_claim(c, &c->claims[i], now, wall_now);
 		if (c->own_again)
 			c->own_from = 0;
+		if (c->ordered)
+			end_unread(c);
 		if (c->alone && c->claims[0].deliveries == 0)
 			NaradSuspectNotOut(shard, c->claims[0].offset);
 		recheck_ended(c);
@@ -1509,13 +1553,7 @@ begin_visit(NaradConsumer *c, int partition)
 			NaradSuspectsInLine(shard);
 		NaradShardExpire(shard, NaradClockNow(), NARAD_MAX_EXPIRED);
 		c->nmade = shard->nmade;
-		c->returned_left = shard->leases.nstate[NARAD_LEASE_RETURNED];
-
-		/* Who is going to sleep must have looked at all of them. */
-		c->returned_all = c->args->waiting ||
-			c->returned_left <= Max(MAX_TURNED, c->args->max_messages);
-		if (!c->returned_all)
-			c->returned_left = Max(MAX_TURNED, c->args->max_messages);
+		measure_returned(c);
 	}
 	LWLockRelease(&shard->lock);
 }
