@@ -477,7 +477,7 @@ sub file_of
 my $clean_from;
 
 # Of a group that is in use the page is damaged, or gone, when next an ack with an
-# effect is journalled on it.
+# effect is journalled on it.  The worker is not in time to write the page.
 {
 	my %damage = (
 		flipped => sub { my $p = shift; substr($p, 4000, 8) ^= "\xff" x 8; return $p; },
@@ -490,6 +490,7 @@ my $clean_from;
 		ack_where($s, $t, 'off < 2');
 	}
 	$s->quit;
+	$node->append_conf('postgresql.conf', "narad.frontier_write_interval = '10s'");
 	$node->restart;
 	log_is_clean($node, 'so far the log tells of no crash');
 	$s = narad_session($node);
@@ -511,6 +512,7 @@ my $clean_from;
 	unlike($log, qr/PANIC:|TRAP:/, 'the server stayed up');
 	$s->quit;
 	$clean_from = -s $node->logfile;
+	$node->adjust_conf('postgresql.conf', 'narad.frontier_write_interval', undef);
 	crash();
 	is(comes($_), '2 5', "$_: and stand, as do those before") foreach sort keys %damage;
 }
