@@ -84,10 +84,26 @@ SELECT msg_offset, deliveries FROM both_again ORDER BY 1;
 SELECT narad.ack(array_agg(receipt)) FROM both_again;
 SELECT count(*) FROM narad.produce('retry_topic', '12');
 BEGIN;
-SELECT narad.ack(receipt) FROM narad.consume('retry_topic', visibility_timeout => '500 ms');
-SELECT pg_sleep(0.55);
+SELECT receipt AS first FROM narad.consume('retry_topic') \gset
+SELECT narad.ack(:'first');
+SELECT narad.extend(:'first', '1 ms') IS NULL AS lost;
+SELECT pg_sleep(0.02);
 ROLLBACK;
 SELECT scheduled, returned, in_flight FROM narad.groups WHERE topic = 'retry_topic'::regclass;
+
+-- Then, too, messages come back in the order in which they were taken.
+SELECT narad.create_topic('retry_order');
+SELECT count(*) FROM narad.produce_array('retry_order', '[0, 1, 2, 3]');
+BEGIN;
+CREATE TEMP TABLE taken AS SELECT * FROM narad.consume('retry_order', 4);
+SELECT narad.ack(array_agg(receipt)) FROM taken WHERE msg_offset <> 1;
+SELECT count(narad.extend(receipt, '1 ms')) FROM taken WHERE msg_offset <> 1;
+SELECT pg_sleep(0.02);
+ROLLBACK;
+SELECT msg_offset FROM narad.consume('retry_order');
+SELECT msg_offset FROM narad.consume('retry_order');
+SELECT msg_offset FROM narad.consume('retry_order');
+SELECT msg_offset FROM narad.consume('retry_order');
 
 -- The delay grows with the deliveries, up to twelve hours.
 SELECT narad.create_topic('retry_growing', retry_delay => '1 ms', retry_backoff => 1e9);
@@ -139,4 +155,4 @@ SELECT count(*) FILTER (WHERE deliveries = 1) AS fresh, count(*) FILTER (WHERE d
 FROM narad.consume('retry_batch', 20);
 
 SELECT * FROM narad.verify('retry_topic');
-DROP TABLE retry_topic, retry_growing, retry_changed, retry_turns, retry_batch;
+DROP TABLE retry_topic, retry_order, retry_growing, retry_changed, retry_turns, retry_batch;

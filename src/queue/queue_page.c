@@ -43,7 +43,8 @@ NaradStateOwnerGet(const NaradShard *shard, NaradStateOwner *owner)
 /*
  * NaradStatePageCheck
  *
- * A sound page of kind STATE of this topic and partition?
+ * A sound page of kind STATE of this topic and partition?  One with
+ * another pd_upper is none: with what is written past that it would be damaged.
  */
 bool
 NaradStatePageCheck(const char *page, const NaradStateOwner *owner)
@@ -53,8 +54,9 @@ NaradStatePageCheck(const char *page, const NaradStateOwner *owner)
 
 	if (PageIsNew((Page) page) ||
 		header->pd_special != BLCKSZ - sizeof(NaradPageSpecialHead) ||
+		header->pd_upper != header->pd_special ||
 		header->pd_lower < SizeOfPageHeaderData ||
-		header->pd_lower > header->pd_special)
+		header->pd_lower > header->pd_upper)
 		return false;
 	special = (const NaradPageSpecialHead *) (page + header->pd_special);
 	return special->topic_id == owner->topic_id &&

@@ -18,7 +18,8 @@
  *             writer; under it the shard lock for moments, without I/O, and
  *             storage's locks and buffers.
  * Runs in:    the worker, a backend at PRE_COMMIT.
- * WAL:        through NaradPagesUpdate: the changed part of each page.
+ * WAL:        through NaradPagesUpdate and NaradPageAppend: the changed part of
+ *             each page.
  * On error:   what is on disk is valid at every moment; a page that was
  *             allocated and not linked is lost.  The shard stays dirty.
  *

@@ -358,8 +358,9 @@ commit_action(NaradAction *action, int64 now)
  * Takes back an ack or nack.  The lease is then pinned by the action before
  * it, or leased with its old deadline (after a rollback to savepoint at least
  * the grace), or, when whoever took it has rolled back meanwhile, returned.
- * So it is when this transaction took it, which ends, and the deadline has
- * passed: nobody else could have had it, so it is no expiry.
+ * One that this transaction took, which ends, is returned by undo_take, in its
+ * turn; until then its time is not over, be it past its deadline, for nobody
+ * else could have had it.
  */
 static void
 undo_pin(const NaradAction *action, int64 now, bool is_sub)
@@ -387,15 +388,14 @@ undo_pin(const NaradAction *action, int64 now, bool is_sub)
 		NaradDeadLetterFailed(shard, lease, now);
 		return;
 	}
-	if (lease->taker_aborted ||
-		(!is_sub && lease->deadline <= now &&
-		 lease->taker_open && lease->pid == MyProcPid))
+	if (lease->taker_aborted)
 	{
 		NaradShardReturn(shard, lease, NARAD_END_ROLLED_BACK, now,
 						 NARAD_RETRY_DELAY);
 		return;
 	}
-	if (is_sub && lease->deadline <= now)
+	if (lease->deadline <= now &&
+		(is_sub || (lease->taker_open && lease->pid == MyProcPid)))
 	{
 		lease->deadline = now + SAVEPOINT_GRACE;
 		lease->expires_at = GetCurrentTimestamp() + SAVEPOINT_GRACE;

@@ -36,8 +36,15 @@ CREATE UNLOGGED TABLE never (LIKE narad.topic_template) USING narad;
 SELECT narad.create_group('u', 'mine');
 SELECT count(*) FROM narad.produce_batch('u',
 	ARRAY(SELECT nt.msg('m' || i, 1, 1000) FROM generate_series(0, 199) i));
+SELECT narad.ack(array_agg(receipt)) FROM narad.consume('u', 20);
+BEGIN;
 INSERT INTO u (value) VALUES (nt.msg('large', 1, 500000));
-SELECT narad.ack(array_agg(receipt)) FROM narad.consume('u', 50);
+SELECT narad.ack(array_agg(receipt)) FROM narad.consume('u', 20);
+COMMIT;
+BEGIN;
+CREATE TEMP TABLE effect ();
+SELECT narad.ack(array_agg(receipt)) FROM narad.consume('u', 10);
+COMMIT;
 });
 my $hash = one_value($node, "SELECT nt.scan_hash('u')");
 $node->restart;

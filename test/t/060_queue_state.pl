@@ -474,16 +474,60 @@ sub file_of
 	return $node->data_dir . '/' . one_value($node, "SELECT pg_relation_filepath('$t')");
 }
 
+my $clean_from;
+
+# Of a group that is in use the page is damaged, or gone, when next an ack with an
+# effect is journalled on it.  The worker is not in time to write the page.
+{
+	my %damage = (
+		flipped => sub { my $p = shift; substr($p, 4000, 8) ^= "\xff" x 8; return $p; },
+		zeroed => sub { return "\0" x 8192; });
+	my $s = narad_session($node);
+	foreach my $t (sort keys %damage)
+	{
+		fresh_topic($t, 6);
+		take_all($s, $t);
+		ack_where($s, $t, 'off < 2');
+	}
+	$s->quit;
+	$node->append_conf('postgresql.conf', "narad.frontier_write_interval = '10s'");
+	$node->restart;
+	log_is_clean($node, 'so far the log tells of no crash');
+	$s = narad_session($node);
+	my $offset = -s $node->logfile;
+	foreach my $t (sort keys %damage)
+	{
+		take_all($s, $t);
+		is(edit_state_pages(file_of($t), $damage{$t}), 1, "$t: a state page is damaged under a group in use");
+		foreach my $off (3, 4)
+		{
+			$s->rows('BEGIN');
+			$s->rows("INSERT INTO effect VALUES (3000 + $off)");
+			ack_where($s, $t, "off = $off");
+			is($s->try('COMMIT'), '00000', "$t: acks with an effect go on ($off)");
+		}
+	}
+	my $log = slurp_file($node->logfile, $offset);
+	like($log, qr/WARNING:  invalid page in block \d+ of relation .*; zeroing out page/, 'flipped: the page was read then');
+	unlike($log, qr/PANIC:|TRAP:/, 'the server stayed up');
+	$s->quit;
+	$clean_from = -s $node->logfile;
+	$node->adjust_conf('postgresql.conf', 'narad.frontier_write_interval', undef);
+	crash();
+	is(comes($_), '2 5', "$_: and stand, as do those before") foreach sort keys %damage;
+}
+
 {
 	my $s = narad_session($node);
 	fresh_topic('damaged', 5);
 	fresh_topic('beyond', 5);
-	foreach my $t ('damaged', 'beyond')
+	fresh_topic('upper', 5);
+	foreach my $t ('damaged', 'beyond', 'upper')
 	{
 		take_all($s, $t);
 		ack_where($s, $t, 'off < 3');
 	}
-	my ($damaged, $beyond) = map { file_of($_) } ('damaged', 'beyond');
+	my ($damaged, $beyond, $upper) = map { file_of($_) } ('damaged', 'beyond', 'upper');
 	$s->quit;
 	$node->stop;
 	is(edit_state_pages($damaged, sub { my $p = shift; substr($p, 30, 20) = 'x' x 20; return $p; }), 1,
@@ -491,6 +535,8 @@ sub file_of
 	command_ok([ 'pg_checksums', '--disable', '-D', $node->data_dir ], 'checksums are switched off');
 	is(edit_state_pages($beyond, sub { my $p = shift; substr($p, 24 + 16, 8) = pack('Q', 1000); return $p; }), 1,
 		'and a frontier is set beyond the end');
+	is(edit_state_pages($upper, sub { my $p = shift; substr($p, 14, 2) = pack('S', unpack('S', substr($p, 12, 2)) + 8); return $p; }), 1,
+		'and one says that it has less room than it has');
 
 	# With checksums off the bytes that were damaged have to be seen by themselves.
 	my $offset = -s $node->logfile;
@@ -504,7 +550,18 @@ sub file_of
 	like(slurp_file($node->logfile, $offset), qr/LOG:  frontier of group "default" .* lies beyond/, 'and that is logged');
 	$s = narad_session($node);
 	is($s->value('SELECT count(*) FROM effect WHERE off = 1'), '1', 'the server is up');
+	take_all($s, 'upper');
+	foreach my $off (3, 4)
+	{
+		$s->rows('BEGIN');
+		$s->rows("INSERT INTO effect VALUES (4000 + $off)");
+		ack_where($s, 'upper', "off = $off");
+		is($s->try('COMMIT'), '00000', "acks with an effect are not written past a page's room ($off)");
+	}
+	$s->rows('CHECKPOINT');
 	$s->quit;
+	crash();
+	is(comes('upper'), '', 'and stand');
 	$node->restart;
 	$s = narad_session($node);
 	foreach my $t ('damaged', 'beyond')
@@ -532,7 +589,7 @@ sub file_of
 	is(error_of("SELECT narad.ack(array_agg(receipt)) FROM narad.consume('beyond', 3)"), '', 'others work');
 }
 $node->stop;
-log_is_clean($node, 'the log tells of no crash');
+log_is_clean($node, 'the log tells of no crash', offset => $clean_from);
 
 # ---- no worker -----------------------------------------------------------
 

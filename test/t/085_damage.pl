@@ -294,6 +294,17 @@ sub edit_data
 	};
 }
 
+# The same, given the line pointers of its first two records: where, flags, length.
+sub edit_items
+{
+	my ($code) = @_;
+	return edit_data(sub {
+		my @items = map { [ $_ & 0x7fff, $_ >> 15 & 3, $_ >> 17 ] } unpack('LL', substr($_[0], 24, 8));
+		$code->(@items);
+		substr($_[0], 24, 8) = pack('LL', map { $_->[0] | $_->[1] << 15 | $_->[2] << 17 } @items);
+	});
+}
+
 my %wrong = (
 	state_9 => [ 2, put(0, 'C', 9), qr/entry \d+ of directory page: state is not known/ ],
 	class_3 => [ 2, put(1, 'C', 3), qr/belongs to the segment at block \d+, too|of class 3 does not fit there/ ],
@@ -328,6 +339,12 @@ my %wrong = (
 	delta => [ 0x4e03, edit_data(sub {
 		my $at = unpack('L', substr($_[0], 28, 4)) & 0x7fff;
 		substr($_[0], $at + 20 - 2, 2) = pack('S', 0) }), qr/offset is not above the one before/ ],
+	item_past_end => [ 0x4e03, edit_items(sub { $_[0][0] = 8128 }), qr/page is no sound data page/ ],
+	item_too_long => [ 0x4e03, edit_items(sub { $_[0][2] = 0x7fff }), qr/page is no sound data page/ ],
+	item_too_short => [ 0x4e03, edit_items(sub { $_[1][2] = 8 }), qr/page is no sound data page/ ],
+	item_unused => [ 0x4e03, edit_items(sub { $_[1][1] = 0 }), qr/page is no sound data page/ ],
+	items_in_hole => [ 0x4e03, edit_data(sub { substr($_[0], 12, 2) = substr($_[0], 14, 2) }), qr/page is no sound data page/ ],
+	items_overlap => [ 0x4e03, edit_items(sub { @{ $_[1] } = @{ $_[0] } }), qr/items of page overlap/ ],
 	partitions => [ 0, sub { substr($_[0], 24 + 16, 4) = pack('L', 0) }, qr/metapage: the number of partitions is out of range/ ],
 	version => [ 0, sub { substr($_[0], 24 + 4, 4) = pack('L', 7) }, qr/metapage: the format version is not known/ ],
 	group_id => [ 0, sub { substr($_[0], 24 + 24, 4) = pack('L', 1) }, qr/a group has the id 2, and the next one to be given is 1/ ],
@@ -364,6 +381,14 @@ foreach my $t (sort keys %wrong)
 }
 is((try("SELECT count(*) FROM narad.consume('w_body', 1000, partition => 0, consumer_group => 'other')"))[1], 499,
 	'body: a damaged record loses itself');
+
+# In small batches, which copy little of a page.
+foreach my $t (grep { /^item/ } sort keys %wrong)
+{
+	is((try("SELECT count(*) FROM generate_series(1, 200),"
+			  . " LATERAL narad.consume('w_$t', 3 + generate_series % 2, partition => 0, consumer_group => 'other')"))[1],
+		$t eq 'items_overlap' ? 499 : 492, "$t: a damaged page loses what was on it");
+}
 is((try('SELECT count(*) FROM w_body'))[0], 'XX001', 'body: a scan is an error');
 like(slurp_file($node->logfile, $logged_from), qr/The record at \(\d+,\d+\) is incomplete, or fails its checksum/,
 	'body: the log says so');
