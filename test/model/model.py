@@ -221,6 +221,8 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
         group = self.pick_group()
         topic = group.topic
         dice = self.rng.random()
+        if not group.paused and self.stirs(topic, group):
+            return
         self.history.append(("control", "group %s %s %.2f" %
                              (topic.name, group.name, dice)))
         if group.paused or dice < 0.5:
@@ -241,8 +243,7 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
         topic = self.rng.choice(self.topics)
         if any(topic in s.topics for s in self.sessions) or \
                 any(topic in p[2] for p in self.prepared) or \
-                any(s.is_open and s.task.group.topic is topic and
-                    s.task.group.is_timed() for s in self.busy(Sleep)):
+                self.stirs(topic):
             return
         self.learn()
         if topic.is_dead and self.dying():

@@ -156,6 +156,13 @@ class Sleepers:
         session.topics.add(topic)
         self.start(session, task, text)
 
+    def stirs(self, topic, group=None):
+        """May somebody have been served since his answer was looked for?  By
+        what came due then; so it is not known what he was served before."""
+        return any(s.task.group.topic is topic and
+                   group in (None, s.task.group) and s.task.group.is_timed()
+                   for s in self.busy(Sleep))
+
     # ----------------------------------------------------------- waking up
 
     def wake(self):

@@ -483,7 +483,7 @@ class Statements:
         group = self.pick_group()
         topic = group.topic
         part = self.rng.randrange(topic.npartitions)
-        if topic.high[part] < topic.base[part]:
+        if topic.high[part] < topic.base[part] or self.stirs(topic, group):
             return
         low, end = self.must(self.control, "SELECT earliest, end_offset FROM"
                              " narad.offsets('%s') WHERE partition = %d"
