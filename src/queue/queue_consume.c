@@ -1333,14 +1333,17 @@ end_filled(NaradConsumer *c)
 }
 
 /*
- * By key: reading stops when the batch is full, and it may not be, since one that
- * counted has not the turn.  So what was given back because of that is chosen
- * from again.  Each such group puts a message in line, so this ends.
+ * By key: reading stops when the batch is full, and it may not be, since one
+ * that counted has not the turn.  So what was given back because of that is
+ * chosen from again: of the FIFO only if some of it was, since all of that is
+ * looked at.  Each such group puts a message in line, so this ends; without
+ * memory for that nothing is chosen again.
  */
 static void
 end_unread(NaradConsumer *c)
 {
 	bool		all_taken = true;
+	bool		returned = false;
 
 	for (int i = 0; i < c->nclaims; i++)
 	{
@@ -1350,15 +1353,20 @@ end_unread(NaradConsumer *c)
 			c->bytes -= c->claims[i].tuple->t_len;
 		}
 	}
-	if (all_taken)
+	if (all_taken || c->no_memory)
 		return;
 	c->full = false;
 	for (int i = 0; i < c->nclaims; i++)
 	{
-		if (c->claims[i].status == NARAD_READ_INVISIBLE)
-			c->look_from = Min(c->look_from, c->claims[i].offset);
+		NaradClaim *unread = &c->claims[i];
+
+		if (unread->status != NARAD_READ_INVISIBLE)
+			continue;
+		c->look_from = Min(c->look_from, unread->offset);
+		returned |= !unread->is_first && !unread->is_scanned;
 	}
-	measure_returned(c);
+	if (returned)
+		measure_returned(c);
 }
 
 /*
