@@ -179,6 +179,7 @@ typedef struct NaradConsumer
 	NaradOffset scan;			/* by key: the next to be claimed of those
 								 * never looked at */
 	bool		scan_ended;		/* by key: one of them could not be read */
+	bool		keys_full;		/* by key: no memory to put one in line */
 	NaradOffset own_from;		/* by key: what has the turn to this
 								 * transaction only was tried below */
 	bool		own_again;		/* ... but it may be another now: one of this
@@ -552,6 +553,9 @@ claim_scanned(NaradConsumer *c)
 	NaradClaim *scanned = &c->claims[c->nclaims];
 	NaradOffset offset;
 
+	/* It would come to the same offset again, and no farther. */
+	if (c->keys_full)
+		return CHOICE_NO_MEMORY;
 	offset = NaradSetNextGap(&shard->settled, Max(c->scan, shard->frontier));
 	if (offset >= c->end)
 		return CHOICE_DRY;
@@ -1063,7 +1067,7 @@ learn_key(NaradConsumer *c, const NaradClaim *done)
 	if (done->has_key &&
 		NaradKeyEnter(shard, done->key, done->offset) == NARAD_KEY_NO_MEMORY)
 	{
-		c->no_memory = true;
+		c->no_memory = c->keys_full = true;
 		return false;
 	}
 	return true;
@@ -1128,7 +1132,8 @@ dispose_by_key(NaradConsumer *c, NaradClaim *done, NaradLease *lease)
 	else if (done->has_key)
 	{
 		place = NaradKeyEnter(shard, done->key, done->offset);
-		c->no_memory |= place == NARAD_KEY_NO_MEMORY;
+		if (place == NARAD_KEY_NO_MEMORY)
+			c->no_memory = c->keys_full = true;
 	}
 
 	if (done->is_scanned)
@@ -1353,7 +1358,7 @@ end_unread(NaradConsumer *c)
 			c->bytes -= c->claims[i].tuple->t_len;
 		}
 	}
-	if (all_taken || c->no_memory)
+	if (all_taken || c->keys_full)
 		return;
 	c->full = false;
 	for (int i = 0; i < c->nclaims; i++)
@@ -1539,6 +1544,7 @@ begin_visit(NaradConsumer *c, int partition)
 
 	c->returned_left = 0;
 	c->suspect_left = true;
+	c->keys_full = false;
 	/* Keys that ran out of line are served, too, when there is more to take. */
 	if (c->ordered)
 	{

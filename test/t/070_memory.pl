@@ -1,8 +1,8 @@
 # Copyright (c) 2026, the Narad authors
 #
 # When shared memory is used up by leases, one can still look, make topics and
-# groups, produce, and settle; and when leases go, everything goes on.  A
-# damaged topic costs the views its own figures only.
+# groups, produce, and settle; and when leases go, everything goes on.  Who cannot
+# note keys is told so.  A damaged topic costs the views its own figures only.
 
 use strict;
 use warnings;
@@ -33,6 +33,12 @@ $s->quit;
 $node->restart;
 $s = narad_session($node);
 $s->rows(q{CREATE TABLE receipts (receipt text)});
+
+# More leases than are claimed at once, whose keys are not known.
+$s->rows(q{SELECT narad.create_topic('keyed', visibility_timeout => '1 hour')});
+$s->rows(q{INSERT INTO keyed (key, value) SELECT i, '1' FROM generate_series(1, 200) i});
+$s->rows(q{SELECT count(*) FROM narad.consume('keyed', 100)});
+$s->rows(q{SELECT narad.alter_topic('keyed', ordering => 'key')});
 my ($leased, $state) = (0, '00000');
 while ($leased < 300000)
 {
@@ -50,7 +56,7 @@ foreach my $view (@views)
 	is($s->try("SELECT count(*) FROM narad.$view"), '00000', "the view $view can be read") or diag($s->{error});
 }
 is($s->value(q{SELECT sum(in_flight) FROM narad.groups WHERE topic = 'filled'::regclass}), $leased, 'groups tells who has it');
-is($s->value(q{SELECT count(*) FROM narad.leases}), $leased, 'leases too');
+is($s->value(q{SELECT count(*) FROM narad.leases WHERE topic = 'filled'::regclass}), $leased, 'leases too');
 is(join(' ', @{ ($s->rows(q{SELECT messages, partitions FROM narad.topics WHERE topic = 'idle'::regclass}))[0] }),
 	'3 4', 'a topic that nobody used since the start is shown from its pages');
 is($s->value(q{SELECT string_agg(end_offset || '/' || last_stable, ' ' ORDER BY partition) FROM narad.partitions
@@ -74,6 +80,12 @@ is($s->value(q{SELECT count(f) FROM generate_series(0, 3) p, narad.fetch('idle',
 is($s->try(q{BEGIN; SAVEPOINT a; INSERT INTO filled (value) VALUES ('"more"'); ROLLBACK TO a;
 	INSERT INTO filled (value) VALUES ('"more"'); COMMIT}), '00000', 'and to the full one');
 is($s->try(q{SELECT narad.consume('new1')}), '53200', 'leases are refused');
+
+# Without a timeout it would not end.
+$s->rows(q{SET statement_timeout = '1 min'});
+is($s->try(q{SELECT narad.consume('keyed')}), '53200', 'so is what keys have to be noted for');
+$s->rows(q{RESET statement_timeout});
+$s->rows(q{DROP TABLE keyed});
 
 # Settling works, and rolling it back.
 is($s->try(q{BEGIN; SELECT narad.ack(array_agg(receipt)) FROM (SELECT receipt FROM receipts LIMIT 20000) r; ROLLBACK}),
