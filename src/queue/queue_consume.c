@@ -39,7 +39,7 @@
  * second place while there are others.  Within one visit of a shard the choice
  * among pending ones never goes back, and no more of the FIFO is taken than
  * was there at first, so nothing is looked at twice; what cannot be taken now
- * is left for the next call.
+ * is left for the next call.  By key there is an exception (end_unread).
  *
  * What a record turns out to be, and what becomes of the claim:
  *
@@ -852,9 +852,10 @@ claim_group(NaradConsumer *c, int want)
 	c->capped = choice == CHOICE_CAPPED;
 	if (c->capped)
 		shard->capped++;
-	if (choice == CHOICE_DRY ||
-		(c->capped &&
-		 shard->leases.nstate[NARAD_LEASE_LEASED] < c->max_in_flight))
+	if (c->returned_all &&
+		(choice == CHOICE_DRY ||
+		 (c->capped &&
+		  shard->leases.nstate[NARAD_LEASE_LEASED] < c->max_in_flight)))
 		shard->capped_in_flight = false;
 	shard->is_dry = is_dry_for_all(c, choice);
 

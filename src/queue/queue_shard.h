@@ -209,6 +209,8 @@ extern void NaradShardMadeAvailable(NaradShard *shard, uint64 n, bool chain);
  * go on.  Same lock; no memory, no error.
  */
 extern void NaradShardCapOpened(NaradShard *shard);
+
+/* One stops for max_acked_ahead, of which this is his: to be told later. */
 extern void NaradShardStopAhead(NaradShard *shard, uint32 max_acked_ahead);
 
 /*
