@@ -161,3 +161,19 @@ SELECT count(*) FROM narad.consume('delayed_dropped', notify => 'first', notify_
 SELECT pg_temp.tokens_left(0);
 SELECT value FROM narad.consume('delayed_dropped', wait => '30 s');
 DROP TABLE delayed_dropped;
+
+-- max_acked_ahead used up: 3, which has become readable, is beyond what is settled; 1,
+-- which has become due, is not.
+SELECT narad.create_topic('delayed_ahead', max_acked_ahead => 1);
+SELECT msg_offset FROM narad.produce('delayed_ahead', '0');
+SELECT msg_offset FROM narad.produce('delayed_ahead', '1', deliver_after => '1 s');
+SELECT msg_offset FROM narad.produce('delayed_ahead', '2');
+BEGIN;
+SELECT msg_offset FROM narad.produce('delayed_ahead', '3');
+CREATE TABLE delayed_ahead_receipts AS SELECT receipt, msg_offset FROM narad.consume('delayed_ahead', 10);
+COMMIT;
+SELECT narad.ack(receipt) FROM delayed_ahead_receipts WHERE msg_offset = 2;
+SELECT count(*) FROM narad.consume('delayed_ahead', 10);
+SELECT pg_sleep(1.1);
+SELECT msg_offset FROM narad.consume('delayed_ahead', 10);
+DROP TABLE delayed_ahead, delayed_ahead_receipts;

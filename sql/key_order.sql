@@ -327,6 +327,17 @@ SELECT pg_sleep(1.1);
 SELECT msg_offset FROM narad.consume('key_unread');
 SELECT msg_offset, deliveries FROM narad.consume('key_unread_returned');
 
+-- max_acked_ahead used up: 5 has the turn and is beyond what is settled, 1 is not, and
+-- has it to who has acked 0.
+SELECT narad.create_topic('key_ahead', ordering => 'key', max_acked_ahead => 1);
+SELECT count(*) FROM narad.produce_batch('key_ahead', array_fill('1'::jsonb, ARRAY[6]), keys => '{a,a,c,b,d,b}');
+CREATE TABLE key_ahead_receipts AS SELECT receipt, msg_offset FROM narad.consume('key_ahead', 10);
+SELECT narad.ack(receipt) FROM key_ahead_receipts WHERE msg_offset IN (3, 4);
+BEGIN;
+SELECT narad.ack(receipt) FROM key_ahead_receipts WHERE msg_offset = 0;
+SELECT msg_offset FROM narad.consume('key_ahead', 10);
+ROLLBACK;
+
 DROP TABLE key_order, key_expiry, key_xact, key_dead, key_large, key_caps, key_long, key_switch, key_parts, key_limit, key_dead_letters,
 	key_given_up, key_retained, key_retry, key_backoff, key_passed,
-	key_unread, key_unread_returned;
+	key_unread, key_unread_returned, key_ahead, key_ahead_receipts;

@@ -542,6 +542,21 @@ claim_due(NaradConsumer *c, NaradOffset offset)
 }
 
 /*
+ * What comes first is beyond the cap: a delayed one that is due may not be, as
+ * its time has nothing to do with its offset.  What was never looked at lies
+ * higher still.
+ */
+static NaradChoice
+claim_due_below_cap(NaradConsumer *c)
+{
+	NaradOffset offset = next_due(c);
+
+	if (offset != NARAD_INVALID_OFFSET && below_cap(c, offset))
+		return claim_due(c, offset);
+	return stop_ahead(c);
+}
+
+/*
  * By key: claims the lowest offset whose key is not known, be it returned; of
  * one that is leased or backing off, only the key is to be read.
  */
@@ -598,6 +613,7 @@ claim_by_key(NaradConsumer *c)
 	NaradShard *shard = c->shard;
 	NaradLease *lease;
 	NaradOffset offset;
+	NaradOffset own;
 	NaradOffset ready = NaradKeyNextReady(shard);
 	int			where = -1;
 
@@ -607,8 +623,15 @@ claim_by_key(NaradConsumer *c)
 		offset = ready;
 		where = -1;
 	}
-	if (offset == NARAD_INVALID_OFFSET)
-		offset = NaradKeyNextOwn(shard, c->own_from);
+	if (offset == NARAD_INVALID_OFFSET || !below_cap(c, offset))
+	{
+		own = NaradKeyNextOwn(shard, c->own_from);
+		if (offset == NARAD_INVALID_OFFSET || below_cap(c, own))
+		{
+			offset = own;
+			where = -1;
+		}
+	}
 	if (offset == NARAD_INVALID_OFFSET)
 	{
 		offset = next_due(c);
@@ -617,7 +640,7 @@ claim_by_key(NaradConsumer *c)
 	}
 
 	if (!below_cap(c, offset))
-		return stop_ahead(c);
+		return claim_due_below_cap(c);
 	lease = new_entry(shard, offset);
 	if (lease == NULL)
 		return CHOICE_NO_MEMORY;
@@ -653,7 +676,7 @@ claim_fresh(NaradConsumer *c)
 			return CHOICE_DRY;
 	}
 	if (!below_cap(c, offset))
-		return stop_ahead(c);
+		return claim_due_below_cap(c);
 	lease = new_entry(shard, offset);
 	if (lease == NULL)
 		return CHOICE_NO_MEMORY;
