@@ -3,10 +3,10 @@
  * latency.c
  *	  How long a message takes from its producer to a consumer that waits.
  *
- *		latency WHAT COUNT RATE WAITERS
+ *		latency WHAT COUNT RATE WAITERS [IDLE]
  *
  * One session produces COUNT messages, RATE a second, each in a transaction of
- * its own; WAITERS sessions wait for them.  WHAT is one of
+ * its own; WAITERS sessions wait for them, and IDLE are just there.  WHAT is one of
  *
  *	narad	topic bench_wait, consume(wait), ack => with the next call
  *	listen	table bench_listen, NOTIFY by the producer, LISTEN and SKIP LOCKED by
@@ -181,10 +181,16 @@ main(int argc, char **argv)
 	double		rate;
 	int			i;
 
-	if (argc != 5 || (nwaiters = atoi(argv[4])) > MAX_WAITERS)
+	if (argc < 5 || argc > 6 || (nwaiters = atoi(argv[4])) > MAX_WAITERS)
 	{
-		fprintf(stderr, "usage: latency narad|listen|bare COUNT RATE WAITERS\n");
+		fprintf(stderr, "usage: latency narad|listen|bare COUNT RATE WAITERS [IDLE]\n");
 		return 1;
+	}
+	for (i = argc == 6 ? atoi(argv[5]) : 0; i > 0; i--)
+	{
+		PGconn	   *conn = dial();
+
+		PQclear(checked(conn, PQexec(conn, "SELECT 1"), "SELECT 1"));
 	}
 	listens = strcmp(argv[1], "listen") == 0;
 	count = atoi(argv[2]);

@@ -2,7 +2,7 @@
 # transaction of its own that is flushed; beside what a bare commit and a SELECT 1
 # take together, and beside LISTEN/NOTIFY with a SKIP LOCKED table.
 
-# latency WHAT COUNT RATE WAITERS: its lines "series p50 p99", in ms
+# latency WHAT COUNT RATE WAITERS [IDLE]: its lines "series p50 p99", in ms
 latency() {
     local program
     program=$(client "$bench/latency.c" -I "$("$PG_CONFIG" --includedir)" -lpq)
@@ -35,4 +35,6 @@ bench_latency() {
         "late narad 5000 500 1" "late listen 5000 500 1"
     compare_latency "the same, 50 msg/s, 600 waiters" "1 waiter" "1.3 at most" \
         "late narad 500 50 600" "late narad 500 50 1"
+    compare_latency "the same" "1 waiter, and 599 idle sessions" "" \
+        "late narad 500 50 600" "late narad 500 50 1 599"
 }
