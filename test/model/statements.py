@@ -391,6 +391,9 @@ class Statements:
     def pick_receipts(self, session):
         """(receipt, group, lease); the latter two None for a stale one."""
         group = self.pick_group()
+        # Locked whatever becomes of them.
+        if session.is_open:
+            session.topics.add(group.topic)
         picked = []
         live = [w for w in group.leases.values() if w.receipt is not None]
         for _ in range(self.rng.choice((1, 1, 2, 5))):
