@@ -33,7 +33,10 @@ class DeadLetters:
 
     def learn(self):
         """Looks at what is new in the dead-letter topic."""
-        if not self.dying():
+        if not self.dying() and not any(
+                when is None for topic in self.topics if topic.limit
+                for group in topic.groups.values()
+                for when in group.maybe.values()):
             return
         stable = self.must(self.control, "SELECT last_stable"
                            " FROM narad.offsets('m_dead')")
@@ -59,7 +62,8 @@ class DeadLetters:
         """A dead letter is seen for the first time."""
         topic, name, origin, headers = self.origin(headers)
         group = topic.groups[name]
-        lease = group.leases.get(origin)
+        # Or its ack was lost in a crash, after its last delivery.
+        lease = group.leases.get(origin) or self.come_again(group, origin)
         if lease is not None and lease.is_dying():
             expect(not lease.known or
                    int(headers["narad-deliveries"]) == lease.deliveries,
