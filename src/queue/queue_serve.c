@@ -423,12 +423,8 @@ NaradWaitRecords(NaradTopicId topic_id, int partition, uint64 nrecords,
 	dlist_mutable_iter groups;
 	dlist_iter	readers;
 
-	/* The waiter's side: joins, barrier, reads the ring. */
-	pg_memory_barrier();
-	if (pg_atomic_read_u32(&part->nwatching) == 0)
+	if (!lock_if_watched(part))
 		return;
-
-	LWLockAcquire(&part->lock, LW_EXCLUSIVE);
 	dlist_foreach_modify(groups, &part->groups)
 	{
 		NaradGroup *group = group_of(dlist_container(NaradGroupWait, node,
@@ -466,10 +462,8 @@ NaradWaitServe(NaradGroup *group, int partition, uint64 n, bool chain)
 {
 	NaradWaitPart *part = part_of_group(group);
 
-	pg_memory_barrier();
-	if (pg_atomic_read_u32(&part->nwatching) == 0)
+	if (!lock_if_watched(part))
 		return;
-	LWLockAcquire(&part->lock, LW_EXCLUSIVE);
 	if (group->wait.is_listed)
 		NaradServeGroup(part, group, partition, n, chain);
 	LWLockRelease(&part->lock);
@@ -500,10 +494,8 @@ NaradWaitServeOwners(NaradGroup *group, int partition, const int *pids,
 	NaradGroupWait *wait = &group->wait;
 	dlist_mutable_iter iter;
 
-	pg_memory_barrier();
-	if (pg_atomic_read_u32(&part->nwatching) == 0)
+	if (!lock_if_watched(part))
 		return;
-	LWLockAcquire(&part->lock, LW_EXCLUSIVE);
 	if (wait->is_listed && !group->paused)
 	{
 		dlist_foreach_modify(iter, &wait->all)
@@ -563,10 +555,8 @@ NaradWaitServeGroup(NaradGroup *group)
 {
 	NaradWaitPart *part = part_of_group(group);
 
-	pg_memory_barrier();
-	if (pg_atomic_read_u32(&part->nwatching) == 0)
+	if (!lock_if_watched(part))
 		return;
-	LWLockAcquire(&part->lock, LW_EXCLUSIVE);
 	if (group->wait.is_listed)
 		serve_whole_group(part, group);
 	LWLockRelease(&part->lock);
@@ -583,10 +573,8 @@ NaradWaitServeTopic(Oid database, NaradTopicId topic_id)
 	NaradWaitPart *part = part_of(database, topic_id);
 	dlist_mutable_iter iter;
 
-	pg_memory_barrier();
-	if (pg_atomic_read_u32(&part->nwatching) == 0)
+	if (!lock_if_watched(part))
 		return;
-	LWLockAcquire(&part->lock, LW_EXCLUSIVE);
 	dlist_foreach_modify(iter, &part->groups)
 	{
 		NaradGroup *group = group_of(dlist_container(NaradGroupWait, node,

@@ -487,10 +487,8 @@ NaradWaitTopicGone(Oid database, NaradTopicId topic_id)
 	NaradWaitPart *part = part_of(database, topic_id);
 	dlist_mutable_iter iter;
 
-	pg_memory_barrier();
-	if (pg_atomic_read_u32(&part->nwatching) == 0)
+	if (!lock_if_watched(part))
 		return;
-	LWLockAcquire(&part->lock, LW_EXCLUSIVE);
 	dlist_foreach_modify(iter, &part->readers)
 	{
 		NaradWaiter *reader = dlist_container(NaradWaiter, fifo_node, iter.cur);

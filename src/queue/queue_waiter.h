@@ -113,6 +113,20 @@ set_latch_of(const NaradWaiter *waiter)
 }
 
 /*
+ * Something became available: false if nobody wants to know, else the part is
+ * locked exclusively.  The waiter's side: joins, barrier, reads the ring.
+ */
+static inline bool
+lock_if_watched(NaradWaitPart *part)
+{
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(&part->nwatching) == 0)
+		return false;
+	LWLockAcquire(&part->lock, LW_EXCLUSIVE);
+	return true;
+}
+
+/*
  * queue_serve.c, under the lock of the part, exclusively.
  */
 extern bool NaradServeList(NaradWaitPart *part, NaradGroupWait *wait);
