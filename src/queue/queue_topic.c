@@ -95,7 +95,6 @@ typedef struct NaradSettingsEntry
 } NaradSettingsEntry;
 
 static HTAB *settings_cache;
-static NaradSettingsEntry *settings_last;	/* asked for last, or NULL */
 static uint64 settings_invalidations;	/* counts callbacks */
 
 static object_access_hook_type previous_object_access;
@@ -110,7 +109,6 @@ static void
 settings_invalidated(Datum arg, Oid relid)
 {
 	settings_invalidations++;
-	settings_last = NULL;
 	if (settings_cache == NULL)
 		return;
 	if (OidIsValid(relid))
@@ -351,16 +349,11 @@ NaradTopicSettingsGet(Relation rel)
 	NaradSettingsEntry *entry;
 	uint64		noted;
 
-	if (settings_last != NULL && settings_last->relid == relid)
-		return &settings_last->settings;
 	if (settings_cache == NULL)
 		make_settings_cache();
 	entry = hash_search(settings_cache, &relid, HASH_FIND, NULL);
 	if (entry != NULL)
-	{
-		settings_last = entry;
 		return &entry->settings;
-	}
 
 	/* What was read is void if an invalidation came meanwhile. */
 	do
