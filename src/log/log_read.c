@@ -61,6 +61,9 @@
  */
 #define FIRST_CHUNK		8
 
+/* For whoever asks about the headers of a page only. */
+static const NaradItemSpan no_items = {0, 0};
+
 /* Places, and damages, that are remembered from reader to reader. */
 #define NHINTS			16
 #define MAX_KNOWN		1024
@@ -461,7 +464,6 @@ static NaradPageStatus
 copy_page(NaradReader *reader, uint32 page_no, Page copy,
 		  NaradPageVisitor visit)
 {
-	static const NaradItemSpan none = {0, 0};
 	BlockNumber block = reader->segment.first_block + page_no;
 	NaradPageStatus status;
 
@@ -469,7 +471,7 @@ copy_page(NaradReader *reader, uint32 page_no, Page copy,
 		return NARAD_PAGE_DAMAGED;
 	status = NaradDataPageCopyWanted(reader->rel, block, reader->topic_id,
 									 &reader->segment, copy, visit, reader,
-									 visit != NULL ? &reader->known : &none);
+									 visit != NULL ? &reader->known : &no_items);
 	if (status == NARAD_PAGE_DAMAGED)
 		remember_unreadable(reader, block);
 	return status;
@@ -888,10 +890,8 @@ static NaradPageStatus
 copy_page_of(Relation rel, NaradTopicId topic_id, const NaradSegmentRef *ref,
 			 uint32 page_no, Page copy, NaradPageVisitor visit, void *arg)
 {
-	static const NaradItemSpan none = {0, 0};
-
 	return NaradDataPageCopyWanted(rel, ref->first_block + page_no, topic_id,
-								   ref, copy, visit, arg, &none);
+								   ref, copy, visit, arg, &no_items);
 }
 
 /*
