@@ -380,7 +380,7 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
 
     def trim(self):
         """Keeps the books short."""
-        del self.history[:-2000]
+        del self.history[:-self.args.show]
         for topic in self.topics:
             del topic.stale[:-1000]
             for group in topic.groups.values():
