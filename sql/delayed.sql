@@ -166,7 +166,8 @@ DROP TABLE delayed_dropped;
 -- which has become due, is not.
 SELECT narad.create_topic('delayed_ahead', max_acked_ahead => 1);
 SELECT msg_offset FROM narad.produce('delayed_ahead', '0');
-SELECT msg_offset FROM narad.produce('delayed_ahead', '1', deliver_after => '1 s');
+SELECT clock_timestamp() + interval '1 s' AS due \gset
+SELECT msg_offset FROM narad.produce('delayed_ahead', '1', deliver_at => :'due');
 SELECT msg_offset FROM narad.produce('delayed_ahead', '2');
 BEGIN;
 SELECT msg_offset FROM narad.produce('delayed_ahead', '3');
@@ -174,6 +175,6 @@ CREATE TABLE delayed_ahead_receipts AS SELECT receipt, msg_offset FROM narad.con
 COMMIT;
 SELECT narad.ack(receipt) FROM delayed_ahead_receipts WHERE msg_offset = 2;
 SELECT count(*) FROM narad.consume('delayed_ahead', 10);
-SELECT pg_sleep(1.1);
+SELECT pg_sleep_until(:'due');
 SELECT msg_offset FROM narad.consume('delayed_ahead', 10);
 DROP TABLE delayed_ahead, delayed_ahead_receipts;

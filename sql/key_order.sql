@@ -314,16 +314,17 @@ SELECT narad.create_topic('key_unread', ordering => 'key');
 SELECT narad.create_topic('key_unread_returned', ordering => 'key');
 SELECT count(*) FROM unnest('{key_unread,key_unread_returned}'::regclass[]) t, narad.produce(t, '0', key => 'a');
 SELECT msg_offset FROM unnest('{key_unread,key_unread_returned}'::regclass[]) t, narad.consume(t);
+SELECT clock_timestamp() + interval '1 s' AS due \gset
 SELECT count(*) FROM unnest('{a,a,a,a,b}'::text[]) k,
-	narad.produce('key_unread', '1', key => k, deliver_after => '1 s');
+	narad.produce('key_unread', '1', key => k, deliver_at => :'due');
 SELECT count(*) FROM unnest('{a,a}'::text[]) k,
-	narad.produce('key_unread_returned', '1', key => k, deliver_after => '1 s');
+	narad.produce('key_unread_returned', '1', key => k, deliver_at => :'due');
 SELECT msg_offset FROM unnest('{key_unread,key_unread_returned}'::regclass[]) t, narad.consume(t, 10);
 SELECT msg_offset FROM narad.produce('key_unread', '2', key => 'a');
 SELECT msg_offset FROM narad.produce('key_unread_returned', '2', key => 'b');
 SELECT narad.nack(receipt, delay => '0') FROM narad.consume('key_unread_returned');
 SELECT narad.nack(receipt, delay => '0') FROM narad.consume('key_unread_returned');
-SELECT pg_sleep(1.1);
+SELECT pg_sleep_until(:'due');
 SELECT msg_offset FROM narad.consume('key_unread');
 SELECT msg_offset, deliveries FROM narad.consume('key_unread_returned');
 
