@@ -22,6 +22,10 @@
  * that one pinned.  So nobody reads, or writes out a page that is in the way,
  * under the lock, but for a next page that others took three times.
  *
+ * Who loads much in one transaction has the WAL writer flush behind it.  Else
+ * it would stand still, for the flush of a page of its ring that it has to
+ * write out, or of all at its commit.
+ *
  * If the last page turns out to be damaged, nothing is added to its segment
  * any more: the next one goes on at the end that memory knows exactly.
  *
@@ -50,6 +54,7 @@
 
 #include "access/transam.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -67,6 +72,13 @@
 
 /* Records without a key before a backend moves on to the next partition. */
 #define NONE_BATCH 64
+
+/*
+ * How far a backend goes ahead of what is flushed, in bytes of WAL, before it
+ * asks for more.  Less than that is flushed by its commit as fast, and sooner
+ * than behind a flush that is under way.
+ */
+#define WAL_AHEAD (2 * 1024 * 1024)
 
 /* One call of NaradAppend. */
 typedef struct AppendState
@@ -437,6 +449,15 @@ prepare_run(AppendState *state, uint32 need)
 	ReleaseBuffer(directory);
 }
 
+/* Has the WAL writer flush what we have placed, if that is much. */
+static void
+flush_behind(AppendState *state)
+{
+	if (RelationNeedsWAL(state->rel) &&
+		XactLastRecEnd > GetFlushRecPtr(NULL) + WAL_AHEAD)
+		XLogSetAsyncXactLSN(XactLastRecEnd);
+}
+
 /*
  * Does what is needed, and what is due anyway; without the tail lock.  If
  * somebody else is at it: waits for that, and the caller looks again.
@@ -466,6 +487,7 @@ prepare(AppendState *state, const AppendNeed *need)
 	prepare_run(state, need->prepared);
 
 	end_preparing(part);
+	flush_behind(state);
 	NARAD_STOP("append-prepared");
 }
 
