@@ -20,6 +20,14 @@ redis_consume() {
     run redis consume "$@"
 }
 
+# one_client BATCH
+one_client() {
+    compare "consume + ack at $1, 1 client, messages/s" "SKIP LOCKED table, claim and DELETE" "" \
+        "narad_consume $1 1 plain" "skip_locked_consume $1 1 claim"
+    compare "the same, transactional acks" "the same" "" \
+        "narad_consume $1 1 transactional" "skip_locked_consume $1 1 claim"
+}
+
 # against_table BATCH CLIENTS TARGET_PLAIN TARGET_CHAINED TARGET_TRANSACTIONAL
 against_table() {
     compare "consume + ack at $1, $2 clients, messages/s" "SKIP LOCKED table, claim and DELETE" "$3" \
@@ -33,7 +41,10 @@ against_table() {
 }
 
 bench_consume() {
-    local pairs=3
+    local pairs=3 batch
+    for batch in 1 10 100; do
+        one_client "$batch"
+    done
     against_table 1 8 5 8 1.5
     against_table 10 8 6 8 3
     against_table 100 8 5 8 3

@@ -11,7 +11,7 @@ bench_produce() {
         compare "the same by INSERT into the topic" "the same" 0.97 \
             "run narad produce 1 $clients insert" "run heap produce 1 $clients"
     done
-    for clients in 1 8; do
+    for clients in 1 8 32; do
         compare "produce_batch of 100, $clients clients, messages/s" "INSERT of 100 rows" "$([ "$clients" = 8 ] && echo 1.2)" \
             "run narad produce 100 $clients" "run heap produce 100 $clients"
     done
