@@ -31,6 +31,7 @@
 
 #include "access/bufmask.h"
 #include "access/xlog.h"
+#include "access/xlog_internal.h"
 #include "access/xloginsert.h"
 #include "access/xlogutils.h"
 #include "catalog/catalog.h"
@@ -220,6 +221,29 @@ NaradXLogFreezeSegment(Relation rel, Buffer buffer, int index, uint16 flags,
 	XLogRegisterBuffer(0, buffer, REGBUF_STANDARD);
 	lsn = XLogInsert(NARAD_RMGR_ID, XLOG_NARAD_FREEZE_SEGMENT);
 	PageSetLSN(BufferGetPage(buffer), lsn);
+}
+
+/*
+ * NaradXLogFlushOffsets
+ *
+ * Flushes all that is in the WAL.  Where that ends with a page, the next record
+ * begins behind the header of the next page, up to which nothing can be
+ * flushed.
+ */
+void
+NaradXLogFlushOffsets(Relation rel)
+{
+	XLogRecPtr	upto;
+	uint64		header;
+
+	if (!RelationNeedsWAL(rel) || RecoveryInProgress())
+		return;
+	upto = GetXLogInsertRecPtr();
+	header = XLogSegmentOffset(upto, wal_segment_size) < XLOG_BLCKSZ ?
+		SizeOfXLogLongPHD : SizeOfXLogShortPHD;
+	if (upto % XLOG_BLCKSZ == header)
+		upto -= header;
+	XLogFlush(upto);
 }
 
 /*

@@ -120,6 +120,13 @@ extern void NaradXLogFreezeSegment(Relation rel, Buffer buffer, int index,
 								   uint16 flags, uint64 oldest_xid,
 								   TransactionId horizon);
 
+/*
+ * Makes sure that no crash gives an offset again that is about to be told, be
+ * it of a record of an open transaction, or the next one to be given.  No lock
+ * may be held: this may wait for the disk.
+ */
+extern void NaradXLogFlushOffsets(Relation rel);
+
 /* Names blocks [from, to), about to be cut off, for pg_rewind. */
 extern XLogRecPtr NaradXLogBlocksGo(Relation rel, BlockNumber from,
 									BlockNumber to);

@@ -32,6 +32,7 @@
 
 #include "log/log_find.h"
 #include "log/log_tableam.h"
+#include "log/log_xlog.h"
 #include "queue/queue_retain.h"
 #include "queue/queue_topic.h"
 #include "queue/queue_verify.h"
@@ -115,6 +116,7 @@ narad_offset_for_time(PG_FUNCTION_ARGS)
 	if (info != NULL)
 		offset = NaradOffsetForTime(rel, info, partition,
 									PG_GETARG_TIMESTAMPTZ(2));
+	NaradXLogFlushOffsets(rel);
 	table_close(rel, AccessShareLock);
 	PG_RETURN_INT64((int64) offset);
 }
@@ -131,6 +133,7 @@ narad_offset_for_epoch(PG_FUNCTION_ARGS)
 
 	found = info != NULL &&
 		NaradOffsetForEpoch(rel, info, partition, epoch, &offset);
+	NaradXLogFlushOffsets(rel);
 	table_close(rel, AccessShareLock);
 	if (!found)
 		PG_RETURN_NULL();

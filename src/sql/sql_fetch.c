@@ -30,6 +30,7 @@
 #include "base/base_stop.h"
 #include "log/log_meta.h"
 #include "log/log_read.h"
+#include "log/log_xlog.h"
 #include "queue/queue_await.h"
 #include "queue/queue_topic.h"
 #include "sql/sql_args.h"
@@ -278,6 +279,7 @@ narad_offsets(PG_FUNCTION_ARGS)
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
 							 isnull);
 	}
+	NaradXLogFlushOffsets(rel);
 	table_close(rel, AccessShareLock);
 	return (Datum) 0;
 }

@@ -42,6 +42,7 @@
 #include "log/log_meta.h"
 #include "log/log_read.h"
 #include "log/log_tableam.h"
+#include "log/log_xlog.h"
 #include "queue/queue_shard.h"
 #include "queue/queue_state.h"
 #include "sql/sql_args.h"
@@ -446,6 +447,7 @@ show_partitions(TopicLook *look)
 	take_all_steps(look, 1, sum_segments, NULL);
 	take_all_steps(look, look->npartitions, show_partition,
 				   show_damaged_partition);
+	NaradXLogFlushOffsets(look->rel);
 	pfree(look->sums.nsegments);
 	pfree(look->sums.bytes);
 }
