@@ -199,3 +199,21 @@ CREATE EVENT TRIGGER topics_dropped ON sql_drop EXECUTE FUNCTION topics_dropped(
 SELECT narad.drop_topic('topics_used');
 DROP EVENT TRIGGER topics_dropped;
 DROP FUNCTION topics_dropped, topics_truncated;
+
+-- What an event trigger leaves of a topic is looked at before it is made one.
+BEGIN;
+CREATE FUNCTION meddle() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF (SELECT a.amname FROM pg_class c JOIN pg_am a ON a.oid = c.relam WHERE c.relname = 'meddled') = 'narad' THEN
+		DROP TABLE meddled;
+		EXECUTE current_setting('test.instead');
+	END IF;
+END $$;
+CREATE EVENT TRIGGER meddle ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION meddle();
+SAVEPOINT s;
+SET LOCAL test.instead = 'SELECT';
+SELECT narad.create_topic('meddled');
+ROLLBACK TO s;
+SET LOCAL test.instead = 'CREATE TABLE meddled (n int) USING heap';
+SELECT narad.create_topic('meddled');
+ROLLBACK;

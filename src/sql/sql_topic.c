@@ -68,6 +68,7 @@
 #include "log/log_meta.h"
 #include "log/log_partition.h"
 #include "log/log_retain.h"
+#include "log/log_tableam.h"
 #include "queue/queue_topic.h"
 #include "sql/sql_args.h"
 #include "sql/sql_topic.h"
@@ -697,27 +698,34 @@ create_table(text *topic, Oid value_type)
 	return get_relname_relid(name->relname, namespace);
 }
 
-/*
- * Opens a topic for a change that nobody else may see half done, if the
- * current user may make it; who may not takes no such lock.  Mode 0 stands
- * for ownership.  As for the commands, no query in progress may use it.
- */
-static Relation
-open_exclusively(FunctionCallInfo fcinfo, AclMode mode, const char *command)
+/* May the current user make a change?  Mode 0 stands for ownership. */
+static void
+check_may_change(Relation rel, AclMode mode)
 {
-	Relation	rel = NaradArgTopic(fcinfo, 0, AccessShareLock);
-
 	if (mode == 0)
 		NaradTopicCheckOwner(rel);
 	else if (pg_class_aclcheck(RelationGetRelid(rel), GetUserId(),
 							   mode) != ACLCHECK_OK)
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_TABLE,
 					   RelationGetRelationName(rel));
+}
+
+/*
+ * Opens a topic for a change that nobody else may see half done, if the
+ * current user may make it; who may not takes no such lock.  As for the
+ * commands, no query in progress may use it.
+ */
+static Relation
+open_exclusively(FunctionCallInfo fcinfo, AclMode mode, const char *command)
+{
+	Relation	rel = NaradArgTopic(fcinfo, 0, AccessShareLock);
+
+	check_may_change(rel, mode);
 	table_close(rel, AccessShareLock);
 
+	/* The right may have been taken away while we waited. */
 	rel = NaradArgTopic(fcinfo, 0, AccessExclusiveLock);
-	if (mode == 0)
-		NaradTopicCheckOwner(rel);
+	check_may_change(rel, mode);
 	CheckTableNotInUse(rel, command);
 	return rel;
 }
@@ -741,7 +749,16 @@ narad_create_topic(PG_FUNCTION_ARGS)
 	take_dead_letter_topic(fcinfo, &change, InvalidOid, value_type);
 
 	relid = create_table(PG_GETARG_TEXT_PP(0), value_type);
-	rel = table_open(relid, RowExclusiveLock);
+	rel = try_table_open(relid, RowExclusiveLock);
+	if (rel == NULL || !NaradRelIsTopic(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 rel == NULL ?
+				 errmsg("topic \"%s\" was dropped as soon as it was created",
+						text_to_cstring(PG_GETARG_TEXT_PP(0))) :
+				 errmsg("topic \"%s\" was replaced as soon as it was created",
+						text_to_cstring(PG_GETARG_TEXT_PP(0))),
+				 errhint("See what the event triggers of this database do.")));
 	NaradRelInfoCreate(rel, npartitions, segment_pages);
 	table_close(rel, NoLock);
 	write_settings(relid, &change, true);
