@@ -67,6 +67,7 @@ static const NaradItemSpan no_items = {0, 0};
 /* Places, and damages, that are remembered from reader to reader. */
 #define NHINTS			16
 #define MAX_KNOWN		1024
+#define MAX_RESOLVED	16384
 
 #define NO_PAGE			PG_UINT32_MAX
 
@@ -983,6 +984,12 @@ get_resolved_place(NaradTopicId topic_id, int partition)
 	ResolvedPlace *place;
 	bool		found;
 
+	if (resolved_places != NULL &&
+		hash_get_num_entries(resolved_places) >= MAX_RESOLVED)
+	{
+		hash_destroy(resolved_places);
+		resolved_places = NULL;
+	}
 	if (resolved_places == NULL)
 	{
 		HASHCTL		ctl;
