@@ -78,6 +78,9 @@ ALTER TABLE am_ddl ALTER "Odd name" TYPE varchar(20), ALTER renamed SET STATISTI
 	ALTER value SET COMPRESSION pglz, ALTER b SET DEFAULT 'later', ALTER b SET NOT NULL, ALTER b DROP NOT NULL,
 	ALTER key SET DEFAULT 'none', ALTER headers SET DEFAULT '{}', SET (fillfactor = 50, autovacuum_enabled = off),
 	REPLICA IDENTITY FULL;
+ALTER TABLE am_ddl REPLICA IDENTITY NOTHING;
+ALTER TABLE am_ddl REPLICA IDENTITY DEFAULT;
+ALTER TABLE am_ddl REPLICA IDENTITY FULL;
 INSERT INTO am_ddl (value) VALUES (to_jsonb(repeat('long ', 10000))) RETURNING key, headers, b;
 SELECT renamed, b, "Odd name", length(value::text) FROM am_ddl WHERE value::text ~ '"(new|produced|long)' ORDER BY msg_offset;
 CREATE DOMAIN am_domain AS int;
@@ -110,6 +113,7 @@ SECURITY LABEL ON TABLE am_ddl IS 'none here';
 CREATE STATISTICS am_statistics ON key, value FROM am_ddl;
 ANALYZE am_ddl;
 REINDEX TABLE am_ddl;
+REINDEX TABLE CONCURRENTLY am_ddl;
 CREATE TABLE am_identity (LIKE narad.topic_template, n int GENERATED ALWAYS AS IDENTITY, twice text GENERATED ALWAYS AS (key || key) STORED) USING narad;
 INSERT INTO am_identity (key) VALUES ('a'), ('b') RETURNING n, twice;
 SELECT count(*) FROM narad.produce('am_identity', '1', 'c');
@@ -236,6 +240,39 @@ RESET client_min_messages;
 SELECT count(*) FROM narad.produce('am_ddl', '1');
 UPDATE am_ddl SET key = 'x';
 DROP PUBLICATION regress_narad_all;
+
+SET client_min_messages = error;
+CREATE PUBLICATION regress_narad_schema FOR TABLES IN SCHEMA public;
+RESET client_min_messages;
+SELECT tablename FROM pg_publication_tables WHERE pubname = 'regress_narad_schema' AND tablename = 'am_ddl';
+SELECT count(*) FROM narad.produce('am_ddl', '1');
+DELETE FROM am_ddl;
+DROP PUBLICATION regress_narad_schema;
+
+-- event triggers see a topic made, changed and, where that is refused, not rewritten
+CREATE TABLE am_events (n int GENERATED ALWAYS AS IDENTITY, line text);
+CREATE FUNCTION am_event() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF TG_EVENT = 'table_rewrite' THEN
+		INSERT INTO am_events (line) VALUES ('rewrite ' || pg_event_trigger_table_rewrite_oid()::regclass);
+	ELSE
+		INSERT INTO am_events (line) SELECT command_tag || ' ' || object_identity FROM pg_event_trigger_ddl_commands()
+		WHERE object_identity ~ 'am_event_topic';
+	END IF;
+END $$;
+CREATE EVENT TRIGGER am_event_end ON ddl_command_end EXECUTE FUNCTION am_event();
+CREATE EVENT TRIGGER am_event_rewrite ON table_rewrite EXECUTE FUNCTION am_event();
+SELECT narad.create_topic('am_event_topic');
+ALTER TABLE am_event_topic ADD COLUMN a int DEFAULT 1;
+ALTER TABLE am_event_topic ADD COLUMN r float DEFAULT random();
+SELECT count(*) FROM narad.produce('am_event_topic', '1');
+ALTER TABLE am_event_topic SET ACCESS METHOD heap;
+SELECT line FROM am_events ORDER BY n;
+DROP EVENT TRIGGER am_event_end;
+DROP EVENT TRIGGER am_event_rewrite;
+DROP FUNCTION am_event;
+SELECT a, value FROM am_event_topic;
+DROP TABLE am_events, am_event_topic;
 
 -- settings, groups, receipts and leases follow name, schema and owner
 SELECT narad.create_topic('am_queue', max_in_flight => 5, visibility_timeout => '1 hour');

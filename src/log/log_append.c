@@ -314,21 +314,31 @@ write_prepared(AppendState *state, const NaradSegmentRef *ref, uint32 prepared)
 	}
 }
 
-/* Nobody opens the spare any more; false if somebody did before. */
+/*
+ * Gives a partition's spare back; false if somebody opened it before.  The caller
+ * prepares pages of the partition, so nobody else changes what is the spare, and
+ * nobody opens one without pages.  If it cannot be freed, it stays the spare.
+ */
 static bool
-give_up_spare(NaradLogPartition *part, const NaradSegmentRef *spare)
+free_spare(Relation rel, NaradLogTopic *topic, NaradLogPartition *part,
+		   const NaradSegmentRef *spare)
 {
 	bool		is_ours;
 
 	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
 	is_ours = part->has_spare && part->spare.first_block == spare->first_block;
 	if (is_ours)
-	{
-		part->has_spare = false;
 		part->spare_prepared = 0;
-	}
 	LWLockRelease(&part->tail_lock);
-	return is_ours;
+	if (!is_ours)
+		return false;
+
+	NaradSegmentFree(rel, topic, spare);
+	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
+	part->has_spare = false;
+	LWLockRelease(&part->tail_lock);
+	NaradSegmentFreeSlot(rel, topic, spare->first_block);
+	return true;
 }
 
 /*
@@ -375,11 +385,8 @@ prepare_spare(AppendState *state, const AppendNeed *need)
 		 (need->lower && spare.size_class == NARAD_CLASS_WHOLE &&
 		  NaradSegmentFreeBefore(state->rel, state->topic,
 								 spare.first_block)));
-	if (unwanted && give_up_spare(part, &spare))
-	{
-		NaradSegmentFree(state->rel, state->topic, &spare);
+	if (unwanted && free_spare(state->rel, state->topic, part, &spare))
 		has_spare = false;
-	}
 	if (!has_spare)
 	{
 		int			size_class = NaradClassFor(sequence, need->segment_pages,
@@ -1612,11 +1619,9 @@ NaradAppendDropSpare(Relation rel, NaradRelInfo *info, int partition)
 	part->preparing = true;
 	my_preparing = part;
 	spare = part->spare;
-	part->has_spare = false;
-	part->spare_prepared = 0;
 	LWLockRelease(&part->tail_lock);
 
-	NaradSegmentFree(rel, info->shared, &spare);
+	(void) free_spare(rel, info->shared, part, &spare);
 	end_preparing(part);
 }
 

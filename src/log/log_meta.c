@@ -534,8 +534,10 @@ NaradMetaStartOffsets(Relation rel, const NaradMetaData *meta)
 {
 	NaradOffset *offsets = palloc0(meta->npartitions * sizeof(NaradOffset));
 	BlockNumber block = meta->bases_root;
+	uint32		first = 0;
 	PGAlignedBlock copy;
 
+	/* Pages come in order, so a damaged link cannot make a circle. */
 	while (block != 0)
 	{
 		NaradBasesPage *bases = (NaradBasesPage *)
@@ -546,14 +548,16 @@ NaradMetaStartOffsets(Relation rel, const NaradMetaData *meta)
 		NaradPageCopy(rel, block, copy.data);
 		head = NaradPageHead(copy.data);
 		if (head == NULL || head->kind != NARAD_PAGE_BASES ||
-			head->topic_id != meta->topic_id)
+			head->topic_id != meta->topic_id ||
+			bases->first_partition != first)
 			ereport(ERROR,
 					(errcode(ERRCODE_DATA_CORRUPTED),
 					 errmsg("start offsets of topic \"%s\" are damaged in block %u",
 							RelationGetRelationName(rel), block)));
 		for (i = 0; i < NARAD_BASES_PER_PAGE &&
-			 bases->first_partition + i < meta->npartitions; i++)
-			offsets[bases->first_partition + i] = bases->bases[i];
+			 first + i < meta->npartitions; i++)
+			offsets[first + i] = bases->bases[i];
+		first += NARAD_BASES_PER_PAGE;
 		block = bases->next;
 	}
 	return offsets;

@@ -33,7 +33,10 @@
  * Giving back: the slots behind the last one in use are cut off by core's
  * truncation, if they are a sixteenth of the file or more and
  * AccessExclusiveLock is free.  Spares, and open segments without records,
- * that are in the way are moved before.
+ * that are in the way are moved before.  A split slot is given up with its last
+ * segment, but in a second WAL record, so it may be left without any by a crash
+ * or an error in between: who looks for the end frees such slots, wherever they
+ * are.
  *
  * Owns:       start_offset, and the beginning of a partition's map.
  * Invariants: I1: what is dropped lies below start_offset, which is how it is
@@ -447,7 +450,10 @@ NaradRetainPeek(Relation rel, NaradRelInfo *info,
 /* What is at the end of the file. */
 typedef struct FileEnd
 {
+	Relation	rel;
 	NaradLogTopic *topic;
+	BlockNumber split;			/* the slot looked at, if it is split and no
+								 * segment was met in it; or 0 */
 	int			npartitions;
 	uint32		used;			/* one past the last slot in use ... */
 	uint32		fixed;			/* ... by what cannot be moved */
@@ -473,6 +479,16 @@ is_empty_open(NaradLogTopic *topic, const NaradSegmentRef *ref)
 	return is_empty;
 }
 
+/* The slot looked at is done with. */
+static void
+end_slot(FileEnd *end)
+{
+	if (end->split != 0)
+		NaradSegmentFreeSlot(end->rel, end->topic, end->split);
+	end->split = 0;
+}
+
+/* A split slot's own entry, or one of a segment, those in a split slot behind it. */
 static void
 look_at_entry(const NaradSegmentEntry *entry, const NaradSegmentRef *ref,
 			  void *arg)
@@ -484,8 +500,17 @@ look_at_entry(const NaradSegmentEntry *entry, const NaradSegmentRef *ref,
 	(entry->state == NARAD_SEGMENT_OPEN &&
 	 is_empty_open(end->topic, ref));
 
+	if (end->split != 0 &&
+		NaradSlotOfBlock(end->split, end->topic->segment_pages) == slot)
+		end->split = 0;
+	end_slot(end);
+	if (entry->state == NARAD_SEGMENT_SPLIT)
+	{
+		end->split = ref->first_block;
+		return;
+	}
 	end->used = Max(end->used, slot + 1);
-	if (!movable && entry->state != NARAD_SEGMENT_SPLIT)
+	if (!movable)
 		end->fixed = Max(end->fixed, slot + 1);
 	if (movable && end->in_the_way != NULL && slot >= end->behind &&
 		entry->partition < end->npartitions)
@@ -495,9 +520,12 @@ look_at_entry(const NaradSegmentEntry *entry, const NaradSegmentRef *ref,
 static void
 find_end(Relation rel, NaradLogTopic *topic, FileEnd *end)
 {
+	end->rel = rel;
 	end->topic = topic;
+	end->split = 0;
 	end->used = end->fixed = 0;
 	NaradDirectoryWalk(rel, topic->segment_pages, look_at_entry, end);
+	end_slot(end);
 }
 
 /* Is it worth to cut the file before a slot? */

@@ -1333,6 +1333,7 @@ free_split_slot(Relation rel, NaradLogTopic *topic, uint32 slot)
 		entry.state != NARAD_SEGMENT_SPLIT ||
 		slot_has_segments(rel, topic, slot, entry.pages_prepared))
 		return;
+	NARAD_FAIL("free-split-slot");
 	slot_ref(topic, slot, &empty, &ref);
 	set_entry(rel, topic, &ref, &empty);
 	lower_hints(topic, slot, true);
@@ -1378,13 +1379,34 @@ NaradSegmentFreeLocked(Relation rel, NaradLogTopic *topic,
 /*
  * NaradSegmentFree
  *
- * Gives back a spare that holds nothing.  Locks as NaradSegmentAllocate.
+ * Gives back a spare that holds nothing; the slot in which it lies, if that is
+ * split, stays so.  Locks as NaradSegmentAllocate.  After an error it is what it
+ * was.
  */
 void
 NaradSegmentFree(Relation rel, NaradLogTopic *topic, const NaradSegmentRef *ref)
 {
+	NARAD_FAIL("free-spare");
 	LWLockAcquire(&topic->alloc_lock, LW_EXCLUSIVE);
-	NaradSegmentFreeLocked(rel, topic, ref, 1);
+	free_on_page(rel, topic, ref, 1);
+	lower_hints(topic, NaradSlotOfBlock(ref->first_block,
+										topic->segment_pages),
+				ref->size_class == NARAD_CLASS_WHOLE);
+	LWLockRelease(&topic->alloc_lock);
+}
+
+/*
+ * NaradSegmentFreeSlot
+ *
+ * Makes the slot of a block a free one if it is split and has no segments.
+ * Locks as NaradSegmentAllocate.
+ */
+void
+NaradSegmentFreeSlot(Relation rel, NaradLogTopic *topic, BlockNumber block)
+{
+	LWLockAcquire(&topic->alloc_lock, LW_EXCLUSIVE);
+	free_split_slot(rel, topic, NaradSlotOfBlock(block,
+												 topic->segment_pages));
 	LWLockRelease(&topic->alloc_lock);
 }
 

@@ -110,9 +110,15 @@ extern void NaradSegmentAllocate(Relation rel, struct NaradLogTopic *topic,
 								 int size_class, int partition, bool meta,
 								 NaradSegmentRef *ref);
 
-/* Frees a spare that is not wanted.  As NaradSegmentAllocate. */
+/*
+ * Frees a spare that is not wanted; not the slot in which it lies, if that is
+ * split, and this was the last segment there: that is for the second.  As
+ * NaradSegmentAllocate.
+ */
 extern void NaradSegmentFree(Relation rel, struct NaradLogTopic *topic,
 							 const NaradSegmentRef *ref);
+extern void NaradSegmentFreeSlot(Relation rel, struct NaradLogTopic *topic,
+								 BlockNumber block);
 
 /*
  * Frees segments in the order given, in one WAL record for each run of them

@@ -46,6 +46,7 @@
 #include "log/log_read.h"
 #include "log/log_retain.h"
 #include "queue/queue_dirty.h"
+#include "queue/queue_retain.h"
 #include "queue/queue_saved.h"
 #include "queue/queue_shard.h"
 #include "queue/queue_state.h"
@@ -341,7 +342,12 @@ NaradGroupMakeAt(Relation rel, NaradRelInfo *info, NaradQueueTopic *topic,
 	}
 	LWLockRelease(&topic->lock);
 	if (created)
+	{
 		group_changed(topic);
+
+		/* If no other counts, what is before its start may go. */
+		NaradQueueRetainGroups(info);
+	}
 	return created;
 }
 
@@ -409,8 +415,7 @@ NaradGroupDrop(Relation rel, NaradRelInfo *info, const char *name)
 	group_changed(topic);
 
 	/* What only this one had not settled may go. */
-	if (pg_atomic_read_u32(&own.shared->drops_settled) != 0)
-		NaradRetainWant(own.shared);
+	NaradQueueRetainGroups(&own);
 
 	if (group == NULL)
 		return;

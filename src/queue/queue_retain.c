@@ -527,10 +527,16 @@ NaradQueueRetain(Relation rel, const NaradRelInfo *info,
  * NaradQueueRetainSettled
  *
  * A group's page in a partition has a new frontier.  See queue_retain.h.
+ *
+ * Only the page that comes to be past the oldest segment's end asks: if that
+ * stays for another reason, each page after it would ask in vain.  Whatever
+ * else it waits for asks by itself: another group's page; a group that is made,
+ * or dropped; a time, or the end of a transaction, which the look that is asked
+ * for here finds out, and has the worker look again.
  */
 void
 NaradQueueRetainSettled(const NaradRelInfo *info, int partition,
-						NaradOffset frontier)
+						NaradOffset was, NaradOffset frontier)
 {
 	NaradLogPartition *part = NaradLogPartitionFind(info->shared, partition);
 	bool		is_due;
@@ -538,8 +544,21 @@ NaradQueueRetainSettled(const NaradRelInfo *info, int partition,
 	if (part == NULL || pg_atomic_read_u32(&info->shared->drops_settled) == 0)
 		return;
 	LWLockAcquire(&part->map_lock, LW_SHARED);
-	is_due = part->nmap > 1 && part->map[1].first_offset <= frontier;
+	is_due = part->nmap > 1 && was < part->map[1].first_offset &&
+		part->map[1].first_offset <= frontier;
 	LWLockRelease(&part->map_lock);
 	if (is_due)
+		NaradRetainWant(info->shared);
+}
+
+/*
+ * NaradQueueRetainGroups
+ *
+ * A group was made, or dropped.  See queue_retain.h.
+ */
+void
+NaradQueueRetainGroups(const NaradRelInfo *info)
+{
+	if (pg_atomic_read_u32(&info->shared->drops_settled) != 0)
 		NaradRetainWant(info->shared);
 }

@@ -43,9 +43,14 @@ extern bool NaradShardWasOvertaken(const NaradShard *shard,
 extern void NaradRetainReportLoss(const char *topic, const char *group,
 								  int partition, uint64 nlost);
 
-/* A group's page now says that all below is settled: retention is told if it
- * waits for that.  No narad lock of rank map or later. */
+/* A group's page now says that all below `frontier` is settled, and said so of
+ * what is below `was`; 0 if it said nothing.  Retention is told if it waits for
+ * that.  No narad lock of rank map or later. */
 extern void NaradQueueRetainSettled(const NaradRelInfo *info, int partition,
-									NaradOffset frontier);
+									NaradOffset was, NaradOffset frontier);
+
+/* There are other groups than before: retention is told if it goes by what they
+ * have settled.  No narad lock of rank hash or later. */
+extern void NaradQueueRetainGroups(const NaradRelInfo *info);
 
 #endif							/* QUEUE_RETAIN_H */

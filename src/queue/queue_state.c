@@ -743,6 +743,19 @@ put_snapshot(StateWrite *w, const StateSnapshot *snapshot, XLogRecPtr *lsn)
 	return replace_head(w->rel, w->block, &w->owner, w->was, image.data, lsn);
 }
 
+/*
+ * The page says that what is below the frontier is settled; of what it said that
+ * before counts only if it was our group's.
+ */
+static void
+tell_retention(const StateWrite *w, int partition, NaradOffset frontier)
+{
+	NaradOffset was = w->was == NARAD_HEAD_OURS ?
+	NaradPageStateHead(w->old.data)->frontier : 0;
+
+	NaradQueueRetainSettled(w->info, partition, was, frontier);
+}
+
 /* The head page is written: what it made superfluous goes. */
 static void
 clean_journal(StateWrite *w)
@@ -780,7 +793,7 @@ write_state(Relation rel, NaradRelInfo *info, NaradShard *shard,
 	{
 		clean_journal(&w);
 		finish_write(shard, &snapshot);
-		NaradQueueRetainSettled(info, shard->partition, snapshot.frontier);
+		tell_retention(&w, shard->partition, snapshot.frontier);
 	}
 	end_write(&w);
 	pfree(snapshot.image);
@@ -953,7 +966,7 @@ NaradStateSeek(Relation rel, NaradRelInfo *info, NaradShard *shard,
 			NaradQueueTopicTouch(shard->topic);
 			shard->written_lsn = lsn;
 			clean_journal(&w);
-			NaradQueueRetainSettled(info, shard->partition, target);
+			tell_retention(&w, shard->partition, target);
 		}
 		end_write(&w);
 	}

@@ -4,9 +4,11 @@
  *	  A disk that is full, or broken, on demand: a library for LD_PRELOAD.
  *
  * Calls that would extend or write a file fail while a control file exists,
- * whose name is in FAIL_IO.  It holds one line: the number of the error, what
- * is to fail ("extend": what would make the file longer; "write": all;
- * "reserve": fallocate alone), and a part of the names of the files concerned.
+ * whose name is in FAIL_IO.  It holds rules, one a line, of which the first
+ * counts that fits: the number of the error, what is to fail ("extend": what
+ * would make the file longer; "room": that, and what would fill a hole of it;
+ * "write": all; "reserve": fallocate alone), and a part of the names of the
+ * files concerned.
  *
  * A test that needs it compiles it (cc -shared -fPIC), and starts a server
  * under it.  Linux only.
@@ -49,37 +51,74 @@ read_control(char *line, size_t size)
 	return 1;
 }
 
-/*
- * The error with which a call fails that would write up to `end` of a file, or
- * reserve room for that, or 0.  errno is left alone.
- */
+/* Is it a file whose name has this part? */
 static int
-failure(int fd, off_t end, int reserve)
+is_named(int fd, const char *part)
 {
-	char		line[512];
-	char		kind[16];
-	char		part[256];
 	char		link[64];
 	char		path[PATH_MAX];
-	struct stat st;
 	ssize_t		len;
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	len = readlink(link, path, sizeof(path) - 1);
+	if (len <= 0)
+		return 0;
+	path[len] = '\0';
+	return strstr(path, part) != NULL;
+}
+
+static int
+is_longer(int fd, off_t end)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 && end > st.st_size;
+}
+
+/* Is there a hole?  The server does not go by a file's position. */
+static int
+has_hole(int fd, off_t at, off_t end)
+{
+	off_t		hole = lseek(fd, at, SEEK_HOLE);
+
+	return hole >= 0 && hole < end;
+}
+
+static int
+is_of_kind(const char *kind, int fd, off_t at, off_t end, int reserve)
+{
+	if (strcmp(kind, "reserve") == 0)
+		return reserve;
+	if (strcmp(kind, "extend") == 0)
+		return is_longer(fd, end);
+	if (strcmp(kind, "room") == 0)
+		return is_longer(fd, end) || has_hole(fd, at, end);
+	return strcmp(kind, "write") == 0;
+}
+
+/*
+ * The error with which a call fails that would write from `at` to `end` of a
+ * file, or reserve room for that, or 0.  errno is left alone.
+ */
+static int
+failure(int fd, off_t at, off_t end, int reserve)
+{
+	char		rules[1024];
+	char	   *rule;
+	char	   *rest;
+	char		kind[16];
+	char		part[256];
 	int			error;
 	int			saved = errno;
 	int			result = 0;
 
-	if (read_control(line, sizeof(line)) &&
-		sscanf(line, "%d %15s %255s", &error, kind, part) == 3)
+	if (read_control(rules, sizeof(rules)))
 	{
-		snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-		len = readlink(link, path, sizeof(path) - 1);
-		if (len > 0)
+		for (rule = strtok_r(rules, "\n", &rest); rule != NULL && result == 0;
+			 rule = strtok_r(NULL, "\n", &rest))
 		{
-			path[len] = '\0';
-			if (strstr(path, part) != NULL &&
-				(strcmp(kind, "write") == 0 ||
-				 (strcmp(kind, "reserve") == 0 && reserve) ||
-				 (strcmp(kind, "extend") == 0 &&
-				  fstat(fd, &st) == 0 && end > st.st_size)))
+			if (sscanf(rule, "%d %15s %255s", &error, kind, part) == 3 &&
+				is_named(fd, part) && is_of_kind(kind, fd, at, end, reserve))
 				result = error;
 		}
 	}
@@ -92,9 +131,9 @@ failure(int fd, off_t end, int reserve)
 	if (real == NULL) \
 		real = (type) dlsym(RTLD_NEXT, name)
 
-#define FAIL_IF_TOLD(fd, end, reserve) \
+#define FAIL_IF_TOLD(fd, at, end, reserve) \
 	do { \
-		int			error_ = failure(fd, end, reserve); \
+		int			error_ = failure(fd, at, end, reserve); \
 		if (error_ != 0) \
 		{ \
 			errno = error_; \
@@ -122,7 +161,7 @@ ssize_t
 pwrite(int fd, const void *data, size_t len, off_t at)
 {
 	REAL(pwrite_type, "pwrite");
-	FAIL_IF_TOLD(fd, at + (off_t) len, 0);
+	FAIL_IF_TOLD(fd, at, at + (off_t) len, 0);
 	return real(fd, data, len, at);
 }
 
@@ -130,7 +169,7 @@ ssize_t
 pwrite64(int fd, const void *data, size_t len, off64_t at)
 {
 	REAL(pwrite_type, "pwrite64");
-	FAIL_IF_TOLD(fd, at + (off_t) len, 0);
+	FAIL_IF_TOLD(fd, at, at + (off_t) len, 0);
 	return real(fd, data, len, at);
 }
 
@@ -138,7 +177,7 @@ ssize_t
 pwritev(int fd, const struct iovec *iov, int count, off_t at)
 {
 	REAL(pwritev_type, "pwritev");
-	FAIL_IF_TOLD(fd, at + iov_length(iov, count), 0);
+	FAIL_IF_TOLD(fd, at, at + iov_length(iov, count), 0);
 	return real(fd, iov, count, at);
 }
 
@@ -146,7 +185,7 @@ ssize_t
 pwritev64(int fd, const struct iovec *iov, int count, off64_t at)
 {
 	REAL(pwritev_type, "pwritev64");
-	FAIL_IF_TOLD(fd, at + iov_length(iov, count), 0);
+	FAIL_IF_TOLD(fd, at, at + iov_length(iov, count), 0);
 	return real(fd, iov, count, at);
 }
 
@@ -154,7 +193,7 @@ int
 ftruncate(int fd, off_t len)
 {
 	REAL(ftruncate_type, "ftruncate");
-	FAIL_IF_TOLD(fd, len, 0);
+	FAIL_IF_TOLD(fd, len, len, 0);
 	return real(fd, len);
 }
 
@@ -162,7 +201,7 @@ int
 ftruncate64(int fd, off64_t len)
 {
 	REAL(ftruncate_type, "ftruncate64");
-	FAIL_IF_TOLD(fd, len, 0);
+	FAIL_IF_TOLD(fd, len, len, 0);
 	return real(fd, len);
 }
 
@@ -170,7 +209,7 @@ int
 fallocate(int fd, int mode, off_t at, off_t len)
 {
 	REAL(fallocate_type, "fallocate");
-	FAIL_IF_TOLD(fd, at + len, 1);
+	FAIL_IF_TOLD(fd, at, at + len, 1);
 	return real(fd, mode, at, len);
 }
 
@@ -178,7 +217,7 @@ int
 fallocate64(int fd, int mode, off64_t at, off64_t len)
 {
 	REAL(fallocate_type, "fallocate64");
-	FAIL_IF_TOLD(fd, at + len, 1);
+	FAIL_IF_TOLD(fd, at, at + len, 1);
 	return real(fd, mode, at, len);
 }
 
@@ -187,7 +226,7 @@ int
 posix_fallocate(int fd, off_t at, off_t len)
 {
 	REAL(posix_fallocate_type, "posix_fallocate");
-	int			error = failure(fd, at + len, 1);
+	int			error = failure(fd, at, at + len, 1);
 
 	return error != 0 ? error : real(fd, at, len);
 }
@@ -196,7 +235,7 @@ int
 posix_fallocate64(int fd, off64_t at, off64_t len)
 {
 	REAL(posix_fallocate_type, "posix_fallocate64");
-	int			error = failure(fd, at + len, 1);
+	int			error = failure(fd, at, at + len, 1);
 
 	return error != 0 ? error : real(fd, at, len);
 }

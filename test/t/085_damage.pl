@@ -59,7 +59,7 @@ sub edit
 		if ($which < 0x4000 ? $block == $which : $kind == $which)
 		{
 			my $old = $page;
-			$code->($page);
+			$code->($page, $block);
 			sysseek($fh, $block * 8192, 0);
 			syswrite($fh, $page);
 			$n++ if $page ne $old;
@@ -108,6 +108,16 @@ my %groups = (
 	groups_zeros => [ 0x4e04, \&zero, qr/^error\|\|\|\d+\|page of the group directory is all zeros/ ],
 	map => [ 0x4e05, \&flip_bits, qr/^error\|\|\|\d+\|map of state pages fails its checksum/ ],
 	map_zeros => [ 0x4e05, \&zero, qr/^error\|\|\|\d+\|map of state pages is all zeros/ ]);
+my %starts = (
+	bases => [ 0x4e07, \&flip_bits, qr/^error\|\|\|\d+\|page of start offsets fails its checksum/ ],
+	bases_zeros => [ 0x4e07, \&zero, qr/^error\|\|\|\d+\|page of start offsets is all zeros/ ]);
+foreach my $t (sort keys %starts)
+{
+	# Emptied, one of its partitions has nothing but that page to tell where it goes on.
+	make_topic($t);
+	$node->safe_psql('postgres', "TRUNCATE $t; INSERT INTO $t (partition, value) VALUES (1, '1')");
+	$file{$t} = $node->data_dir . '/' . one_value($node, "SELECT pg_relation_filepath('$t')");
+}
 make_topic($_) foreach ('sound', @data, sort(keys(%refused), keys(%groups)), 'state', 'cut_open', 'zeros_open');
 # Two pages to be damaged, with one that is not between them, and nothing but what
 # was rolled back behind; all is settled.
@@ -143,9 +153,9 @@ is(edit('bits', $block{bits}, sub { substr($_[0], 4000, 8) ^= "\xff" x 8 }), 1, 
 is(edit('zeros', $block{zeros}, \&zero), 1, 'a data page is zeroed');
 truncate($file{cut}, $block{cut} * 8192) or die $!;
 truncate($file{cut_open}, $cut_at * 8192) or die $!;
-foreach my $t (sort(keys(%refused), keys(%groups)))
+foreach my $t (sort(keys(%refused), keys(%groups), keys(%starts)))
 {
-	my ($which, $code) = @{ $refused{$t} || $groups{$t} };
+	my ($which, $code) = @{ $refused{$t} || $groups{$t} || $starts{$t} };
 	cmp_ok(edit($t, $which, $code), '>', 0, "$t: damaged");
 }
 is(edit('state', 0x4e06, \&flip_bits), 2, 'state pages are damaged');
@@ -247,6 +257,15 @@ foreach my $t (sort keys %groups)
 	is_refused($t, $t, "SELECT * FROM narad.consume('$t')");
 	is((try("SELECT count(*) FROM $t"))[1], 1000, "$t: messages are there");
 	is((try("SELECT msg_offset FROM narad.produce('$t', '1', partition => 0)"))[1], 500, "$t: producers go on");
+}
+foreach my $t (sort keys %starts)
+{
+	my @found = findings($t);
+	cmp_ok(scalar(@found), '>', 0, "$t: findings");
+	is(scalar(grep { $_ !~ $starts{$t}[2] } @found), 0, "$t: verify names it") or diag(join("\n", @found));
+	is_refused($t, $t, "SELECT * FROM narad.produce('$t', '1', partition => 0)", "SELECT * FROM narad.produce('$t', '1', partition => 1)",
+		"SELECT * FROM narad.consume('$t')", "SELECT * FROM narad.offsets('$t')");
+	is((try("SELECT count(*) FROM $t"))[1], 1, "$t: messages are there");
 }
 is(scalar(grep { /^error\|[01]\|\|\d+\|state of group "(default|other)": state page is damaged, or something else$/ }
 		findings('state')), 2, 'verify names damaged state pages');
@@ -359,7 +378,16 @@ my %wrong = (
 		qr/what is settled above the frontier is not complete, or fails its checksum/ ],
 	other_group => [ 0x4e06, sub { substr($_[0], 24 + 4, 4) = pack('L', 50) }, qr/state page belongs to a newer group/ ]);
 
+my %w_starts = (
+	start_offsets => [ 0x4e07, sub { substr($_[0], 28, 4) = pack('L', 1) }, qr/page has \d+ bytes from partition 1 on, instead of/ ],
+	start_circle => [ 0x4e07, sub { substr($_[0], 24, 4) = pack('L', $_[1]) }, qr/page has \d+ bytes from partition 0 on, instead of|in use for something else, too/ ]);
+%wrong = (%wrong, %w_starts);
 make_topic("w_$_") foreach sort keys %wrong;
+foreach my $t (sort keys %w_starts)
+{
+	$node->safe_psql('postgres', "TRUNCATE w_$t; INSERT INTO w_$t (partition, value) VALUES (1, '1')");
+	$file{"w_$t"} = $node->data_dir . '/' . one_value($node, "SELECT pg_relation_filepath('w_$t')");
+}
 $node->stop;
 command_ok([ 'pg_checksums', '--disable', '-D', $node->data_dir ], 'checksums are switched off');
 foreach my $t (sort keys %wrong)
@@ -379,6 +407,7 @@ foreach my $t (sort keys %wrong)
 	is(scalar(grep { !/^(00000|XX001|0A000)$/ } @states), 0, "$t: no use of it is worse than an error")
 	  or diag("@states");
 }
+is_refused("w_$_", $_, "SELECT * FROM narad.produce('w_$_', '1', partition => 0)") foreach sort keys %w_starts;
 is((try("SELECT count(*) FROM narad.consume('w_body', 1000, partition => 0, consumer_group => 'other')"))[1], 499,
 	'body: a damaged record loses itself');
 

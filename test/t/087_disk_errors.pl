@@ -145,6 +145,63 @@ foreach my $errno ('ENOSPC', 'EIO')
 	works("SELECT count(*) FROM narad.produce('$t', '1', partition => 1)", 1, "$errno: producers go on");
 }
 
+# A file system that cannot reserve room: pages are made by writing zeros, at the
+# file's end and into its holes, which partitions that grow side by side leave to
+# each other.  Either may find the disk full, or broken.
+foreach my $errno ('ENOSPC', 'EIO')
+{
+	my $t = lc("unable_$errno");
+	my @unable = (95, 'reserve', $t);
+	my (%put, %error);
+	$node->safe_psql('postgres', "SELECT narad.create_topic('$t', partitions => 4, segment_size => '256kB')");
+	my $file = $node->data_dir . '/' . one_value($node, "SELECT pg_relation_filepath('$t')");
+	my $has_room = sub {
+		my ($name) = @_;
+		cmp_ok((stat($file))[12] * 512, '>=', one_value($node, "SELECT sum(bytes) FROM narad.segments WHERE topic = '$t'::regclass"),
+			"$name: what was prepared has its room");
+	};
+	break_disk($node, @unable);
+	# Until each has a spare, of which the first half is prepared.
+	$node->safe_psql('postgres', "INSERT INTO $t (partition, value) SELECT p, nt.msg(p || '.' || i, 1, 900)"
+		  . " FROM generate_series(1, 350) i, generate_series(0, 3) p ORDER BY i, p");
+	works("SELECT count(*) FROM narad.consume('$t', 7)", 7, "$errno: without reserving, it works");
+	$has_room->("$errno, without reserving");
+	break_disk($node, @unable, [ $errno{$errno}[0], 'room' ]);
+	my $s = narad_session($node);
+	foreach my $p (0 .. 3)
+	{
+		my $state;
+		$put{$p} = 350;
+		$put{$p}++ while $put{$p} < 1000 && ($state = $s->try("INSERT INTO $t (partition, value) VALUES ($p, nt.msg('$put{$p}', 1, 900))")) eq '00000';
+		is($state, $errno{$errno}[1], "$errno: without reserving, partition $p meets it");
+		$error{ $s->{error} =~ s/( \d+ in)? file.*//r }++;
+		is($s->try("INSERT INTO $t (partition, value) SELECT $p, nt.msg('l', 1, 100000)"), $errno{$errno}[1],
+			"$errno: a large one for partition $p, too");
+		is($s->try("INSERT INTO $t (partition, value) VALUES ($p, nt.msg('$put{$p}', 1, 900))"), $errno{$errno}[1],
+			"$errno: and again");
+	}
+	is(join(', ', sort keys %error), 'could not extend, could not write block', "$errno: at the end, and in a hole")
+	  or diag(explain(\%error));
+	my $n = $put{0} + $put{1} + $put{2} + $put{3};
+	is($s->value("SELECT count(*) FROM $t"), $n, "$errno: without reserving, readers go on");
+	is($s->value("SELECT count(*) FROM narad.consume('$t', 7)"), 7, "$errno: and consumers");
+	is_sound($t, "$errno, without reserving");
+	my $size = -s $file;
+	break_disk($node, @unable);
+	foreach my $p (0 .. 3)
+	{
+		is($s->value("INSERT INTO $t (partition, value) SELECT $p, nt.msg(i::text, 1, 900) FROM generate_series(1, 40) i RETURNING msg_offset >= $put{$p}"),
+			't', "$errno: with room it goes on, in partition $p");
+	}
+	is($s->value("SELECT count(*) FROM $t"), $n + 160, "$errno: all there is");
+	is($s->value("SELECT bool_and(nt.msg_ok(value)) FROM $t"), 't', "$errno: and whole");
+	$s->quit;
+	is_sound($t, "$errno, without reserving, after it");
+	$has_room->("$errno, after it");
+	cmp_ok(-s $file, '<', $size + 2 * 1048576, "$errno: failed attempts took no room");
+	mend_disk();
+}
+
 # Retention makes room on a full disk: what is due goes, though sealing what is
 # old takes a segment, too.
 $node->safe_psql('postgres', "SELECT narad.create_topic('filled', segment_size => '256kB')");
@@ -172,7 +229,7 @@ my $hash = topic_hash($node);
 $node->stop('immediate');
 $node->start;
 is(topic_hash($node), $hash, 'a crash changes nothing');
-is_sound($_, "$_ after a crash") foreach qw(t_enospc t_eio filled);
+is_sound($_, "$_ after a crash") foreach qw(t_enospc t_eio unable_enospc unable_eio filled);
 
 # ------------------------------------------------------- damage on a standby
 

@@ -61,13 +61,14 @@ sub bounds
 	return one_value($where, sprintf($bounds, $topic));
 }
 
-# Who frees a topic is held at the point, and all of it is dropped.  The worker may
-# be held there, too, and sooner, for another topic.
+# The session that frees a topic is held at the point, and all of it is dropped.  The
+# worker may be held there, too, and sooner.
 sub wait_until_dropped
 {
-	my ($topic, $end) = @_;
-	$node->safe_psql('postgres', q{SELECT narad_test.stop_wait('retain-freed')});
-	ok(poll_until('all is dropped', sub { bounds($node, $topic) eq "$end|$end" }), 'all is dropped');
+	my ($pid, $topic, $end) = @_;
+	ok(poll_until('all is dropped', sub {
+		bounds($node, $topic) eq "$end|$end" &&
+		  one_value($node, "SELECT wait_event_type FROM pg_stat_activity WHERE pid = $pid") eq 'Extension' }), 'all is dropped');
 	return;
 }
 
@@ -86,11 +87,68 @@ sub is_sound
 
 sub crash_and_start
 {
-	$node->safe_psql('postgres', 'SELECT pg_current_xact_id()');	# flushes what came before
+	flush_wal($node);
 	$node->stop('immediate');
 	$node->start;
 	return;
 }
+
+# ------------------------------------------------------------- when to look
+
+# With cleanup 'settled' the state page that says that a segment is done with asks
+# for a look, and those after it do not, if it stays for its ids, or for a group that
+# is behind.  Nobody else is here whom the worker could look at.
+$node->safe_psql('postgres', q{
+ALTER SYSTEM SET narad.frontier_write_interval = '20ms';
+SELECT pg_reload_conf();
+SELECT narad.create_topic('ids', segment_size => '256kB', cleanup => 'settled', dedup_window => '1 hour');
+SELECT narad.produce('ids', to_jsonb('0.'::text), dedup_id => 'first');
+SELECT fill('ids', 300);
+SELECT narad.create_topic('behind', segment_size => '256kB', cleanup => 'settled');
+SELECT narad.create_group('behind', 'slow');
+SELECT narad.ack(receipt) FROM narad.consume('behind', consumer_group => 'slow');
+SELECT fill('behind', 300);
+SELECT narad.ack(receipt) FROM narad.consume('behind', consumer_group => 'slow');
+});
+my $acks_written = q{SELECT bool_and(unpersisted_ranges = 0) FROM narad.groups};
+
+# Is the worker held as it looks at a topic?
+sub looks { return one_value($node, q{SELECT narad_test.stop_waiting('retain-begun')}) > 0; }
+
+$node->safe_psql('postgres', qq{SELECT narad.ack(array_agg(receipt)) FROM narad.consume('$_', 150)}) foreach qw(ids behind);
+ok(poll_until('the acks are written', sub { one_value($node, $acks_written) eq 't' }), 'a segment of each is settled by one group');
+$node->safe_psql('postgres', q{SELECT narad_test.stop_arm('retain-begun')});
+foreach my $round (1 .. 3)
+{
+	# What was asked for before may come in the first.
+	ok(poll_until('the worker has looked', sub {
+		$node->safe_psql('postgres', q{SELECT narad_test.stop_release('retain-begun'); SELECT narad_test.stop_arm('retain-begun')});
+		return !looks() }), 'the worker is through') if $round == 1;
+	$node->safe_psql('postgres', qq{SELECT narad.ack(receipt) FROM narad.consume('$_')}) foreach qw(ids behind);
+	ok(poll_until('the acks are written', sub { one_value($node, $acks_written) eq 't' || looks() }), "acks $round are written");
+	ok(!looks(), 'and nobody looks whether anything can go') unless $round == 1;
+}
+$node->safe_psql('postgres', q{SELECT narad_test.stop_release('retain-begun')});
+is(one_value($node, q{SELECT string_agg(topic || ' ' || earliest, ', ' ORDER BY topic::text)
+	FROM narad.topics t, narad.offsets(t.topic)}), 'behind 0, ids 0', 'nothing did');
+$node->safe_psql('postgres', q{SELECT narad.ack(array_agg(receipt)) FROM narad.consume('behind', 150, consumer_group => 'slow')});
+ok(poll_until('it goes', sub { one_value($node, q{SELECT earliest > 0 FROM narad.offsets('behind')}) eq 't' }),
+	'when the other group has settled it, too, it goes');
+$node->safe_psql('postgres', q{SELECT narad.alter_topic('ids', dedup_window => '1 ms')});
+ok(poll_until('it goes', sub { one_value($node, q{SELECT earliest > 0 FROM narad.offsets('ids')}) eq 't' }),
+	'and when its ids need not be known');
+$node->safe_psql('postgres', q{
+SELECT narad.create_topic('unread', segment_size => '256kB', cleanup => 'settled');
+SELECT fill('unread', 300);
+SELECT narad.create_group('unread', 'late', 'latest');
+});
+ok(poll_until('it goes', sub { one_value($node, q{SELECT earliest > 0 FROM narad.offsets('unread')}) eq 't' }),
+	'a group that starts at the end, and is the only one, lets go of what is before');
+$node->safe_psql('postgres', q{
+SELECT narad.drop_topic(topic) FROM narad.topics;
+ALTER SYSTEM RESET narad.frontier_write_interval;
+SELECT pg_reload_conf();
+});
 
 # ------------------------------------------------------------- crashes
 
@@ -107,8 +165,9 @@ ok(poll_until('the acks are written', sub {
 # Freed, and nothing used again yet; groups in memory are not moved yet.
 my $s = narad_session($node);
 $node->safe_psql('postgres', q{SELECT narad_test.stop_arm('retain-freed')});
+my $crash_pid = $s->backend_pid;
 $s->send(q{CALL drop_all('crash')});
-wait_until_dropped('crash', 3000);
+wait_until_dropped($crash_pid, 'crash', 3000);
 crash_and_start();
 is(bounds($node, 'crash'), '3000|3000', 'a crash after that: the partition knows its end');
 is(one_value($node, q{SELECT msg_offset FROM narad.produce('crash', to_jsonb('3000.'::text))}), 3000, 'and goes on there');
@@ -208,6 +267,41 @@ $node->safe_psql('postgres', q{SELECT fill('cut', 3000)});
 crash_and_start();
 is_sound($node, 'cut', 'grown again, after a crash');
 
+# A slot that was split is given up with its last segment, in a second step.  What
+# a crash in between leaves of it, at the end of the file, does not keep the file.
+$node->safe_psql('postgres', q{
+SELECT narad.create_topic('split', partitions => 3, segment_size => '256kB');
+INSERT INTO split (partition, value) SELECT 0, to_jsonb(rpad(i::text, 900, 'x')) FROM generate_series(1, 2000) i;
+INSERT INTO split (partition, value) VALUES (1, '1');
+INSERT INTO split (partition, value) VALUES (2, '1');
+});
+$size = one_value($node, q{SELECT pg_relation_size('split')});
+$node->safe_psql('postgres', q{SELECT narad_test.stop_arm('free-split-slot')});
+is((try_once($node, q{CALL drop_all('split')}))[0], 'XX000', 'the slot is not given up');
+crash_and_start();
+is(one_value($node, q{SELECT sum(end_offset - earliest), count(*) FROM narad.offsets('split')}), '0|3', 'its segment is');
+ok(poll_until('the file is cut', sub {
+	$node->safe_psql('postgres', q{SELECT * FROM narad.apply_retention('split')});
+	one_value($node, q{SELECT pg_relation_size('split')}) < $size / 4 }), 'and the file is cut later');
+$node->safe_psql('postgres', q{INSERT INTO split (partition, value) SELECT p, to_jsonb(rpad(i::text, 900, 'x'))
+	FROM generate_series(1, 30) i, generate_series(0, 2) p});
+cmp_ok(one_value($node, q{SELECT pg_relation_size('split')}), '<', $size / 2, 'it grows from where it ends');
+is(one_value($node, q{SELECT count(*), (SELECT count(*) FROM narad.verify('split')) FROM split}), '90|0', 'and is sound');
+
+# A spare that could not be given back stays the spare.
+$node->safe_psql('postgres', q{SELECT narad.create_topic('spared', segment_size => '256kB')});
+my $spares = q{SELECT count(*) FROM narad.segments WHERE topic = 'spared'::regclass AND state = 'spare'};
+$node->safe_psql('postgres', q{SELECT fill('spared', 8)}) until one_value($node, $spares) > 0;
+$node->safe_psql('postgres', q{SELECT narad_test.stop_arm('free-spare')});
+is((try_once($node, q{INSERT INTO spared (value) SELECT nt.msg('large', 1, 150000)}))[0], 'XX000',
+	'a small spare is not given back for a larger one') foreach 1, 2;
+is(one_value($node, $spares), 1, 'it is still there');
+$node->safe_psql('postgres', q{SELECT narad_test.stop_release('free-spare')});
+is((try_once($node, q{INSERT INTO spared (key, value) SELECT 'l', nt.msg('large', 1, 150000)}))[0], '00000', 'later it is');
+is(one_value($node, q{SELECT bool_and(nt.msg_ok(value)), (SELECT count(*) FROM narad.verify('spared')) FROM spared WHERE key = 'l'}),
+	't|0', 'and no other is left');
+is(one_value($node, $spares) <= 1, 1, 'nor a second one');
+
 # ------------------------------------------------------------- by the worker
 
 # Of a topic that is used.
@@ -287,7 +381,8 @@ $node->safe_psql('postgres', q{SELECT narad.create_topic('mostly_open', segment_
 is(one_value($node, q{SELECT string_agg(state, ' ' ORDER BY segment_no) FROM narad.segments WHERE topic = 'mostly_open'::regclass AND state <> 'spare'}),
 	'sealed sealed open', 'two small segments and one of which much is used');
 $node->safe_psql('postgres', q{SELECT narad_test.stop_arm('retain-begun'); SELECT narad.alter_topic('mostly_open', retention_bytes => 150000);});
-$node->safe_psql('postgres', q{SELECT narad_test.stop_wait('retain-begun'); SELECT pg_current_xact_id();});
+$node->safe_psql('postgres', q{SELECT narad_test.stop_wait('retain-begun')});
+flush_wal($node);
 $node->stop('immediate');
 $node->start;
 ok(poll_until('the limit is kept', sub {
@@ -307,9 +402,10 @@ ok(poll_until('the acks are written', sub {
 	'the acks are written');
 $s = narad_session($node);
 $node->safe_psql('postgres', q{SELECT narad_test.stop_arm('retain-freed')});
+my $promoted_pid = $s->backend_pid;
 $s->send(q{CALL drop_all('promoted')});
-wait_until_dropped('promoted', 2000);
-$node->safe_psql('postgres', q{SELECT pg_current_xact_id()});
+wait_until_dropped($promoted_pid, 'promoted', 2000);
+flush_wal($node);
 $node->wait_for_catchup($standby);
 $node->stop('immediate');
 $standby->promote;
@@ -321,7 +417,7 @@ is(one_value($standby, q{SELECT lost_to_retention FROM narad.groups WHERE topic 
 is_sound($standby, 'promoted', 'promoted');
 $standby->safe_psql('postgres', q{SELECT fill('crash', 2000); CALL drop_all('crash', 300000); SELECT fill('crash', 2000);});
 is_sound($standby, 'crash', 'recycled after promotion');
-$standby->safe_psql('postgres', q{SELECT pg_current_xact_id()});
+flush_wal($standby);
 $standby->stop('immediate');
 $standby->start;
 is_sound($standby, 'crash', 'and after a crash of the promoted one');

@@ -59,7 +59,7 @@ is(one_value($node, q{SELECT count(*) FROM narad.verify('big')}), '0', 'verify')
 
 $s->quit;
 $node->append_conf('postgresql.conf', "narad.max_message_size = '1MB'");
-$node->safe_psql('postgres', 'SELECT pg_current_xact_id()');
+flush_wal($node);
 $node->stop('immediate');
 $node->start;
 is_there('after a crash, under a lower limit');

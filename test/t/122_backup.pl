@@ -8,7 +8,8 @@
 #
 # pg_basebackup as a folder and as tar, beside consumers and retention that cuts
 # files; point-in-time recovery to names, transactions and places in the WAL,
-# between a produce and its ack, and between that and what came later.
+# between a produce and its ack, and between that and what came later.  Some of
+# the topics lie in a tablespace, which is elsewhere in each copy.
 
 use strict;
 use warnings;
@@ -29,6 +30,45 @@ $node->safe_psql('postgres', q{
 SELECT narad.create_topic('leased', visibility_timeout => '1 hour');
 SELECT narad.produce('leased', '1')});
 my $lease = one_value($node, q{SELECT receipt FROM narad.consume('leased')});
+my $space = PostgreSQL::Test::Utils::tempdir;
+$node->safe_psql('postgres', "CREATE TABLESPACE space LOCATION '$space'");
+$node->safe_psql('postgres', "ALTER TABLE $_ SET TABLESPACE space") foreach ('q', 'leased', map { "churn$_" } (0 .. 3));
+my $space_oid = one_value($node, q{SELECT oid FROM pg_tablespace WHERE spcname = 'space'});
+
+# A backup as a folder, with the tablespace in a place of its own.
+my %mapped;
+sub back_up
+{
+	my ($name, @options) = @_;
+	$mapped{$name} = PostgreSQL::Test::Utils::tempdir . '/space';
+	$node->backup($name, backup_options => [ '-T', "$space=$mapped{$name}", @options ]);
+	return;
+}
+
+# A server from a backup, which has its own copy of the tablespace: by a link, as
+# pg_basebackup made it, or by the map that a tar has.
+sub restore
+{
+	my ($name, $backup, %params) = @_;
+	my $copy = PostgreSQL::Test::Cluster->new($name);
+	my $from = $node->backup_dir . "/$backup";
+	my $own = PostgreSQL::Test::Utils::tempdir . '/space';
+	unlink("$from/pg_tblspc/$space_oid") unless $params{tar_program};
+	$copy->init_from_backup($node, $backup, %params);
+	if ($params{tar_program})
+	{
+		mkdir($own) or die "$own: $!";
+		system_or_bail($params{tar_program}, 'xf', "$from/$space_oid.tar", '-C', $own);
+		unlink($copy->data_dir . '/tablespace_map') or die $!;
+		append_to_file($copy->data_dir . '/tablespace_map', "$space_oid $own\n");
+	}
+	else
+	{
+		PostgreSQL::Test::RecursiveCopy::copypath($mapped{$backup}, $own);
+		symlink($own, $copy->data_dir . "/pg_tblspc/$space_oid") or die $!;
+	}
+	return ($copy, $own);
+}
 
 # ---- base backups, while messages come and go ---------------------------------
 
@@ -45,8 +85,7 @@ foreach my $format ('plain', 'tar')
 	my $before = $effects->();
 	ok(poll_until('the load is at work', sub { $effects->() > $before + 20 }), "$format: the load is at work");
 	$taken{$format}[0] = $effects->();
-	$node->backup($format eq 'plain' ? 'base' : 'tar',
-		backup_options => [ '--max-rate=16M', $format eq 'plain' ? () : ('-Ft') ]);
+	$format eq 'plain' ? back_up('base', '--max-rate=16M') : $node->backup('tar', backup_options => [ '--max-rate=16M', '-Ft' ]);
 	$taken{$format}[1] = $effects->();
 	cmp_ok($taken{$format}[1], '>', $taken{$format}[0], "$format: it went on during the backup");
 }
@@ -58,11 +97,13 @@ command_ok([ 'pg_verifybackup', $node->backup_dir . '/base' ], 'the backup match
 
 foreach my $format ('plain', 'tar')
 {
-	my $copy = PostgreSQL::Test::Cluster->new("restored_$format");
-	$copy->init_from_backup($node, $format eq 'plain' ? 'base' : 'tar', $format eq 'plain' ? () : (tar_program => 'tar'));
+	my ($copy, $own) = restore("restored_$format", $format eq 'plain' ? ('base') : ('tar', tar_program => 'tar'));
 	# Only with the WAL that came with it: as of the backup's end.
 	$copy->append_conf('postgresql.conf', 'archive_mode = off');
 	$copy->start;
+	is(one_value($copy, "SELECT pg_tablespace_location($space_oid)"), $own, "$format: it has a tablespace of its own");
+	cmp_ok(-s $copy->data_dir . '/' . one_value($copy, q{SELECT pg_relation_filepath('q') FROM pg_class
+WHERE oid = 'q'::regclass AND reltablespace = } . $space_oid), '>', 0, "$format: with a topic in it");
 	my $n = one_value($copy, 'SELECT count(*) FROM effect');
 	ok($taken{$format}[0] < $n && $n <= $taken{$format}[1],
 		"$format: it is as of the backup's end: $taken{$format}[0] < $n <= $taken{$format}[1]");
@@ -91,10 +132,10 @@ sub point
 	$lsn{$name} = $s->value("SELECT pg_create_restore_point('$name')");
 	return;
 }
-$s->rows("SELECT narad.create_topic('pit', visibility_timeout => '1 hour')");
+$s->rows("SET default_tablespace = space; SELECT narad.create_topic('pit', visibility_timeout => '1 hour')");
 $s->rows("SELECT narad.produce('pit', '\"first\"')");
 # Most start here, as there is less to replay.
-$node->backup('later');
+back_up('later');
 my $receipt = $s->value("SELECT receipt FROM narad.consume('pit')");
 point('leased');
 $s->rows('BEGIN');
@@ -141,8 +182,7 @@ my @points = (
 foreach my $point (@points)
 {
 	my ($name, $target, $comes, $effect, $next) = @$point;
-	my $pit = PostgreSQL::Test::Cluster->new('pit_' . ($name =~ s/\W/_/gr));
-	$pit->init_from_backup($node, $name eq 'later' ? 'base' : 'later', has_restoring => 1, standby => 0);
+	my ($pit) = restore('pit_' . ($name =~ s/\W/_/gr), $name eq 'later' ? 'base' : 'later', has_restoring => 1, standby => 0);
 	$pit->append_conf('postgresql.conf', "recovery_target_$target\nrecovery_target_action = 'promote'\nrecovery_target_timeline = '1'\narchive_mode = off");
 	$pit->start;
 	$pit->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()');

@@ -101,7 +101,7 @@ CALL work(50);
 SELECT narad.produce('shared', to_jsonb('3000.'::text));
 SELECT narad.produce('emptied', to_jsonb('3000.'::text));
 });
-$old->safe_psql('postgres', 'SELECT pg_current_xact_id()');	# flushes what came before
+flush_wal($old);
 $old->stop('immediate');
 $new->safe_psql('postgres', 'CHECKPOINT');
 

@@ -36,12 +36,13 @@ sub start_on_disk
 	return;
 }
 
-# From now on calls of a kind fail for the file of a topic, with an errno.
+# From now on calls of a kind fail for the file of a topic, with an errno; those
+# of further kinds with theirs, unless the call is of one before.
 sub break_disk
 {
-	my ($node, $errno, $kind, $t) = @_;
+	my ($node, $errno, $kind, $t, @further) = @_;
 	my $path = one_value($node, "SELECT pg_relation_filepath('$t')");
-	append_to_file("$control.new", "$errno $kind /$path\n");
+	append_to_file("$control.new", join('', map { "$_->[0] $_->[1] /$path\n" } ([ $errno, $kind ], @further)));
 	rename("$control.new", $control) or die $!;
 	return;
 }

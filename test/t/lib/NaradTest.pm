@@ -14,7 +14,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
-our @EXPORT = qw(narad_node narad_session poll_until one_value try_once create_helpers
+our @EXPORT = qw(narad_node narad_session poll_until one_value try_once flush_wal create_helpers
   log_is_clean logs_are_clean start_after_kill topic_hash sql_array
   create_work work_is_exact all_findings);
 
@@ -72,6 +72,15 @@ sub try_once
 	my @rows = map { join('|', @$_) } @{ $s->{rows} };
 	$s->quit;
 	return ($state, @rows);
+}
+
+# What has been written so far survives a crash.  A transaction that only has an id
+# flushes nothing.
+sub flush_wal
+{
+	my ($node) = @_;
+	$node->safe_psql('postgres', q{SELECT pg_logical_emit_message(true, 'flush', '')});
+	return;
 }
 
 # Starts a server whose postmaster was killed, as soon as its processes are gone.
