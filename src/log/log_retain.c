@@ -47,10 +47,8 @@
  *			   for cutting the file.
  * Runs in:    the worker; any backend, by apply_retention.
  * WAL:        META_UPDATE; core's truncation.
- * On error:   what was freed before stays freed.  After an error on a
- *			   directory page, which only damage leads to, what was to be freed
- *			   counts as dropped until the server's next start, and memory keeps
- *			   segments that are gone.
+ * On error:   what was freed before stays freed.  What could not be freed
+ *			   counts as dropped, and is tried again.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -228,8 +226,9 @@ due_at(const NaradRetainPolicy *policy, int partition,
 }
 
 /*
- * How many of the oldest segments may go now, under the allocator lock.  All
- * transactions with a record below `stable` have ended.
+ * How many of the oldest segments may go now, under the allocator lock, of those
+ * that one directory page describes.  All transactions with a record below
+ * `stable` have ended.
  */
 static int
 count_due(Relation rel, const NaradRetainPolicy *policy, int partition,
@@ -238,7 +237,7 @@ count_due(Relation rel, const NaradRetainPolicy *policy, int partition,
 {
 	int			n;
 
-	for (n = 0; n < nrefs; n++)
+	for (n = 0; n < nrefs && refs[n].dir_block == refs[0].dir_block; n++)
 	{
 		NaradSegmentEntry entry;
 		TimestampTz due;
@@ -292,7 +291,28 @@ forget_oldest(NaradLogPartition *part, int n)
 	LWLockRelease(&part->tail_lock);
 }
 
-/* Frees some of a partition's oldest segments; false if that was all. */
+/* Some segments were freed: so are slots of which nothing is left. */
+static void
+free_slots(Relation rel, NaradLogTopic *topic, const NaradSegmentRef *refs,
+		   int nrefs)
+{
+	uint32		last = PG_UINT32_MAX;
+
+	for (int i = 0; i < nrefs; i++)
+	{
+		uint32		slot = NaradSlotOfBlock(refs[i].first_block,
+											topic->segment_pages);
+
+		if (refs[i].size_class != NARAD_CLASS_WHOLE && slot != last)
+			NaradSegmentFreeSlot(rel, topic, refs[i].first_block);
+		last = slot;
+	}
+}
+
+/*
+ * Frees some of a partition's oldest segments; false if none may go.  They are
+ * freed and forgotten together, or an error left them as they were.
+ */
 static bool
 free_oldest(Relation rel, NaradLogTopic *topic, int partition,
 			const NaradRetainPolicy *policy, NaradRetainResult *result)
@@ -320,7 +340,8 @@ free_oldest(Relation rel, NaradLogTopic *topic, int partition,
 		forget_oldest(part, n);
 	}
 	LWLockRelease(&topic->alloc_lock);
-	return n == FREE_AT_ONCE;
+	free_slots(rel, topic, refs, n);
+	return n > 0;
 }
 
 /*

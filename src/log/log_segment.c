@@ -1342,56 +1342,35 @@ free_split_slot(Relation rel, NaradLogTopic *topic, uint32 slot)
 /*
  * NaradSegmentFreeLocked
  *
- * Frees segments in the order given; a crash in between leaves the last ones
- * in use.  A split slot that has no others becomes free, too.  The allocator
- * lock is held, and nobody else changes the entries.  Errors XX001, when not
- * all are freed.
+ * Frees segments that one directory page describes: all of them or, after an
+ * error, none.  Slots in which they were the last ones stay split.  The
+ * allocator lock is held, and nobody else changes the entries.
  */
 void
 NaradSegmentFreeLocked(Relation rel, NaradLogTopic *topic,
 					   const NaradSegmentRef *refs, int nrefs)
 {
-	int			from;
-	int			to;
+	int			i;
 
-	for (from = 0; from < nrefs; from = to)
-	{
-		for (to = from + 1; to < nrefs; to++)
-			if (refs[to].dir_block != refs[from].dir_block)
-				break;
-		free_on_page(rel, topic, &refs[from], to - from);
-	}
-	for (from = 0; from < nrefs; from++)
-	{
-		uint32		slot = NaradSlotOfBlock(refs[from].first_block,
-											topic->segment_pages);
-		bool		is_whole = refs[from].size_class == NARAD_CLASS_WHOLE;
-
-		lower_hints(topic, slot, is_whole);
-		if (!is_whole &&
-			(from + 1 == nrefs ||
-			 NaradSlotOfBlock(refs[from + 1].first_block,
-							  topic->segment_pages) != slot))
-			free_split_slot(rel, topic, slot);
-	}
+	free_on_page(rel, topic, refs, nrefs);
+	for (i = 0; i < nrefs; i++)
+		lower_hints(topic, NaradSlotOfBlock(refs[i].first_block,
+											topic->segment_pages),
+					refs[i].size_class == NARAD_CLASS_WHOLE);
 }
 
 /*
  * NaradSegmentFree
  *
- * Gives back a spare that holds nothing; the slot in which it lies, if that is
- * split, stays so.  Locks as NaradSegmentAllocate.  After an error it is what it
- * was.
+ * Gives back a spare that holds nothing.  As NaradSegmentFreeLocked otherwise;
+ * locks as NaradSegmentAllocate.
  */
 void
 NaradSegmentFree(Relation rel, NaradLogTopic *topic, const NaradSegmentRef *ref)
 {
 	NARAD_FAIL("free-spare");
 	LWLockAcquire(&topic->alloc_lock, LW_EXCLUSIVE);
-	free_on_page(rel, topic, ref, 1);
-	lower_hints(topic, NaradSlotOfBlock(ref->first_block,
-										topic->segment_pages),
-				ref->size_class == NARAD_CLASS_WHOLE);
+	NaradSegmentFreeLocked(rel, topic, ref, 1);
 	LWLockRelease(&topic->alloc_lock);
 }
 

@@ -111,22 +111,21 @@ extern void NaradSegmentAllocate(Relation rel, struct NaradLogTopic *topic,
 								 NaradSegmentRef *ref);
 
 /*
- * Frees a spare that is not wanted; not the slot in which it lies, if that is
- * split, and this was the last segment there: that is for the second.  As
- * NaradSegmentAllocate.
+ * Frees a spare that is not wanted, or segments that one directory page describes:
+ * all or, after an error, none.  The first locks as NaradSegmentAllocate; for the
+ * second the allocator lock is held, and keeps their places from being used.
  */
 extern void NaradSegmentFree(Relation rel, struct NaradLogTopic *topic,
 							 const NaradSegmentRef *ref);
-extern void NaradSegmentFreeSlot(Relation rel, struct NaradLogTopic *topic,
-								 BlockNumber block);
-
-/*
- * Frees segments in the order given, in one WAL record for each run of them
- * that one directory page describes.  The allocator lock is held, and keeps
- * their places from being used.
- */
 extern void NaradSegmentFreeLocked(Relation rel, struct NaradLogTopic *topic,
 								   const NaradSegmentRef *refs, int nrefs);
+
+/*
+ * Frees the slot of a block if it is split and has no segments: due after each of
+ * the above.  As NaradSegmentAllocate.
+ */
+extern void NaradSegmentFreeSlot(Relation rel, struct NaradLogTopic *topic,
+								 BlockNumber block);
 
 /* Is a whole slot free that lies before a block?  As NaradSegmentAllocate. */
 extern bool NaradSegmentFreeBefore(Relation rel, struct NaradLogTopic *topic,

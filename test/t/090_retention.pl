@@ -288,6 +288,20 @@ $node->safe_psql('postgres', q{INSERT INTO split (partition, value) SELECT p, to
 cmp_ok(one_value($node, q{SELECT pg_relation_size('split')}), '<', $size / 2, 'it grows from where it ends');
 is(one_value($node, q{SELECT count(*), (SELECT count(*) FROM narad.verify('split')) FROM split}), '90|0', 'and is sound');
 
+# Without a crash: what was freed before the error is forgotten, so that the next of
+# the partition has its turn.
+$node->safe_psql('postgres', q{
+SELECT narad.create_topic('half', partitions => 2, segment_size => '256kB');
+INSERT INTO half (partition, value) SELECT 0, to_jsonb(rpad(i::text, 900, 'x')) FROM generate_series(1, 600) i;
+SELECT narad_test.stop_arm('free-split-slot')});
+is((try_once($node, q{CALL drop_all('half')}))[0], 'XX000', 'an error half way');
+$node->safe_psql('postgres', q{SELECT narad_test.stop_release('free-split-slot');
+INSERT INTO half (partition, value) SELECT 0, to_jsonb(rpad(i::text, 900, 'x')) FROM generate_series(1, 600) i;
+CALL drop_all('half')});
+is(one_value($node, q{SELECT sum(end_offset - earliest) FROM narad.offsets('half')}), 0, 'the next ones are dropped');
+is(one_value($node, q{SELECT count(*) FROM narad.segments WHERE topic = 'half'::regclass AND state = 'sealed'}), 0, 'and gone');
+is(one_value($node, q{SELECT count(*) FROM narad.verify('half')}), 0, 'and all is sound');
+
 # A spare that could not be given back stays the spare.
 $node->safe_psql('postgres', q{SELECT narad.create_topic('spared', segment_size => '256kB')});
 my $spares = q{SELECT count(*) FROM narad.segments WHERE topic = 'spared'::regclass AND state = 'spare'};
