@@ -468,7 +468,10 @@ next_returned(NaradConsumer *c, bool *capped)
 		else if (below_cap(c, lease->offset))
 			return lease;
 		else
-			*capped = stop_ahead(c) == CHOICE_CAPPED;
+		{
+			*capped = true;
+			(void) stop_ahead(c);
+		}
 		c->returned_left--;
 		c->nturned++;
 		NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_RETURNED);
@@ -870,6 +873,10 @@ claim_group(NaradConsumer *c, int want)
 		want = 1;
 	while (c->nclaims < want && choice == CHOICE_CLAIMED && !c->alone)
 		choice = claim_next(c);
+
+	/* What was beyond the cap may have been passed over before a claim. */
+	if (choice == CHOICE_DRY && c->filled_ahead)
+		choice = CHOICE_CAPPED;
 	if (c->single && c->nclaims == 1)
 		claim_single(c);
 	c->capped = choice == CHOICE_CAPPED;
