@@ -158,6 +158,7 @@ typedef struct NaradConsumer
 	bool		capped;			/* the last group of claims ended at a cap */
 	bool		filled;			/* ... max_in_flight, with claims of its own */
 	bool		filled_ahead;	/* ... max_acked_ahead, so */
+	uint32		nturned;		/* of the FIFO, moved to its end for the group */
 	NaradOffset settled_end;	/* of the shard, when claiming */
 	bool		alone;			/* the group is one suspect, */
 	bool		single;			/* ... or one message, as there are some */
@@ -469,9 +470,10 @@ next_returned(NaradConsumer *c, bool *capped)
 		else
 		{
 			*capped = true;
-			NaradShardStopAhead(shard, c->max_acked_ahead);
+			(void) stop_ahead(c);
 		}
 		c->returned_left--;
+		c->nturned++;
 		NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_RETURNED);
 	}
 	return NULL;
@@ -725,10 +727,7 @@ claim_suspect(NaradConsumer *c)
 	if (offset == NARAD_INVALID_OFFSET)
 		return CHOICE_DRY;
 	if (!below_cap(c, offset))
-	{
-		NaradShardStopAhead(shard, c->max_acked_ahead);
-		return CHOICE_CAPPED;
-	}
+		return stop_ahead(c);
 	lease = NaradLeaseFind(&shard->leases, offset);
 	if (lease == NULL)
 		lease = new_entry(shard, offset);
@@ -748,6 +747,7 @@ static NaradChoice
 claim_next(NaradConsumer *c)
 {
 	NaradShard *shard = c->shard;
+	NaradChoice suspect = CHOICE_DRY;
 	NaradChoice returned = CHOICE_DRY;
 	NaradChoice fresh;
 
@@ -758,8 +758,10 @@ claim_next(NaradConsumer *c)
 			shard->capped_in_flight = true;
 		return CHOICE_CAPPED;
 	}
-	if (!c->ordered && claim_suspect(c) == CHOICE_CLAIMED)
-		return CHOICE_CLAIMED;
+	if (!c->ordered)
+		suspect = claim_suspect(c);
+	if (suspect == CHOICE_CLAIMED)
+		return suspect;
 	if (shard->returned_turn)
 	{
 		returned = claim_returned(c);
@@ -779,7 +781,7 @@ claim_next(NaradConsumer *c)
 		returned = claim_returned(c);
 	if (returned != CHOICE_DRY)
 		return returned;
-	return fresh;
+	return fresh != CHOICE_DRY ? fresh : suspect;
 }
 
 /*
@@ -848,6 +850,7 @@ claim_group(NaradConsumer *c, int want)
 	c->nclaims = 0;
 	c->alone = c->single = c->needs_mark = c->due_popped = false;
 	c->filled = c->filled_ahead = false;
+	c->nturned = 0;
 
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	if (!NaradShardIsOf(shard, c->group_id))
@@ -870,6 +873,10 @@ claim_group(NaradConsumer *c, int want)
 		want = 1;
 	while (c->nclaims < want && choice == CHOICE_CLAIMED && !c->alone)
 		choice = claim_next(c);
+
+	/* What was beyond the cap may have been passed over before a claim. */
+	if (choice == CHOICE_DRY && c->filled_ahead)
+		choice = CHOICE_CAPPED;
 	if (c->single && c->nclaims == 1)
 		claim_single(c);
 	c->capped = choice == CHOICE_CAPPED;
@@ -1331,7 +1338,8 @@ serve_given_back(NaradConsumer *c)
  * leases: if they were counted before, those that come to nothing would wake
  * whoever waits for the cap, and this consumer itself, time and again.  If all
  * of them are and there is room, another made it meanwhile, of which nobody
- * was told.  If some are not, this call looks again.
+ * was told.  If some are not, this call looks again, and at those of the FIFO,
+ * too, that were beyond the cap: they are before what was given back to it.
  */
 static void
 end_filled(NaradConsumer *c)
@@ -1355,6 +1363,8 @@ end_filled(NaradConsumer *c)
 		if (c->claims[i].deliveries == 0)
 		{
 			shard->is_dry = false;
+			c->returned_left = Min(c->returned_left + c->nturned,
+								   shard->leases.nstate[NARAD_LEASE_RETURNED]);
 			return;
 		}
 	}

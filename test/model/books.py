@@ -15,6 +15,7 @@ from psycopg2 import extensions
 
 PATIENCE = 60                   # seconds, until something is taken for lost
 DAY = 86400.0
+UNLIMITED = 100000
 MOVING = 2.0                    # from a move's commit to what it frees, at most
 
 
@@ -98,6 +99,8 @@ class Group:
         self.maybe = {}         # settled without an xid: where -> time
         self.frontier = {}      # as the view told
         self.start = [0] * topic.npartitions
+        self.used = set()       # partitions, since the server started
+        self.top = [-1] * topic.npartitions     # the highest surely settled
         # Up to here a crash may have made suspects, where deliveries count:
         # to the end of the partition as it was at the first use after it.
         self.suspects_to = [-1] * topic.npartitions
@@ -109,6 +112,35 @@ class Group:
     def in_flight(self, part):
         return sum(1 for lease in self.leases.values()
                    if lease.where[0] == part and lease.state == "leased")
+
+    def settled_end(self, part):
+        """Bounds of what comes after the highest settled offset.  Whatever is
+        not known to be unsettled may be dead, and have been looked at."""
+        high = self.topic.high[part]
+        while high >= 0 and self.is_unsettled((part, high)):
+            high -= 1
+        return max(self.top[part] + 1, self.start[part]), high + 1
+
+    def is_unsettled(self, where):
+        lease = self.leases.get(where)
+        return where[1] in self.fresh[where[0]] or where in self.topic.open \
+            or (lease is not None and not lease.is_dying())
+
+    def holes(self, part):
+        """Bounds of what counts against max_acked_ahead: leased or returned,
+        below the highest settled offset."""
+        low, high = self.settled_end(part)
+        now = time.monotonic()
+        least = most = 0
+        for where, lease in self.leases.items():
+            if where[0] != part or where[1] >= high:
+                continue
+            if lease.state in ("leased", "returned"):
+                most += 1
+                least += where[1] < low and lease.known and not lease.may_die
+            elif lease.state == "delayed" and lease.due[0] <= now:
+                most += 1
+        return least, most
 
     def place(self, where):
         """(partition, key) where the key's order counts, else None."""
@@ -174,15 +206,19 @@ class Topic:
     """Its settings say of which kind it is."""
 
     def __init__(self, name, npartitions=1, max_in_flight=1024, ordered=False,
-                 late=False, limit=0, retry=0.0, once=False):
+                 late=False, limit=0, retry=0.0, once=False, ahead=UNLIMITED,
+                 drops=None):
         self.name = name
         self.npartitions = npartitions
         self.max_in_flight = max_in_flight
+        self.ahead = ahead      # max_acked_ahead
         self.ordered = ordered
         self.late = late        # produced, and given back, with a delay
         self.limit = limit      # max_deliveries
         self.retry = retry      # retry_delay, seconds; the backoff is 2
         self.once = once        # with ids
+        self.drops = drops      # what retention does: "settled", or "oldest"
+        self.earliest = [0] * npartitions
         self.is_dead = name == "m_dead"
         self.high = [-1] * npartitions
         self.groups = {}
@@ -198,6 +234,10 @@ class Topic:
         self.ids = {}           # dedup_id -> Message
         self.nids = 0
         self.producers = {}
+
+    def value(self):
+        """Of a message; where something is dropped, one fills a page."""
+        return "m_value()" if self.drops else "'1'"
 
     def in_transit(self, place, group):
         """What of a key may yet become messages."""
@@ -246,6 +286,7 @@ class Session:
         self.cur = self.conn.cursor()
         self.task = None        # what the session is waiting in
         self.forget_transaction()
+        self.sql("SET narad.max_batch_size = '64kB'")
 
     def forget_transaction(self):
         self.levels = []
@@ -317,6 +358,8 @@ class Books:
             return
         del group.leases[lease.where]
         group.settled.add(lease.where)
+        group.top[lease.where[0]] = max(group.top[lease.where[0]],
+                                        lease.where[1])
         group.leave_line(lease.where)
         if not has_xid:
             group.maybe[lease.where] = time.monotonic()
@@ -457,6 +500,7 @@ class Books:
         group.turn = {p: o for p, o in group.turn.items() if p[0] != part}
         group.fresh[part] = set()
         group.start[part] = target
+        group.top[part] = -1
         for message in topic.messages.values():
             if message.part == part:
                 group.add(message)
@@ -601,8 +645,27 @@ class Books:
                     not (is_out and group.may_be_suspect(w)) and
                     not self.may_be_blocked(session, group, w)]
             if some and group.in_flight(p) < topic.max_in_flight:
-                left += some
+                left += self.not_ahead(group, p, some)
         return left
+
+    def not_ahead(self, group, part, some):
+        """What of these may be had, whatever the cap is."""
+        if group.topic.ahead == UNLIMITED or \
+                group.holes(part)[1] < group.topic.ahead:
+            return some
+        end = group.settled_end(part)[0]
+        return [w for w in some if w[1] < end]
+
+    def check_ahead(self, group, rows):
+        """With so many holes nothing comes but what closes one."""
+        for part in {row[1] for row in rows} \
+                if group.topic.ahead != UNLIMITED else ():
+            beyond = [r[2] for r in rows if r[1] == part and
+                      r[2] >= group.settled_end(part)[1]]
+            expect(not beyond or group.holes(part)[0] < group.topic.ahead,
+                   "%s %s %d: %s with %d holes, and at most %d is settled",
+                   group.topic.name, group.name, part, beyond,
+                   group.holes(part)[0], group.settled_end(part)[1] - 1)
 
     # ----------------------------------------------------------- handing out
 
@@ -655,6 +718,7 @@ class Books:
     def hand_out(self, session, group, where, receipt, deliveries):
         topic = group.topic
         group.fresh[where[0]].discard(where[1])
+        group.used.add(where[0])
         is_suspect = group.may_be_suspect(where)
         lease = group.leases.setdefault(where, Lease(where))
         lease.is_suspect = is_suspect

@@ -22,6 +22,10 @@ its answer may be:
   delays  nothing comes before it is due
   limits  after its last delivery a message is moved to the dead letters, once
   once    an id, or a producer's number, is appended once
+  caps    with so many unsettled below the last settled one, nothing beyond it
+          comes, and all below it does; no batch is larger than it may be
+  drops   with cleanup 'settled' nothing unsettled goes; else who had not
+          settled it knows how much he lost, and goes on behind it
 
 A seek acts at once, rolled back or not: leases and pins of the partition are
 void, those of open transactions included.
@@ -35,6 +39,7 @@ is moved, is up to the clock.
     statements   statements of one session
     sleepers     statements that wait
     deadletters  what the worker moves
+    retention    what is dropped
     model        the run: topics, operations, looks, restarts
 """
 
@@ -47,15 +52,16 @@ import time
 import psycopg2
 
 from books import CLOCK, DAY, PATIENCE, Books, Group, Mismatch, Session, \
-    Topic, expect
+    Topic, UNLIMITED, expect
 from deadletters import DeadLetters
+from retention import Retention
 from sleepers import Sleep, Sleepers
 from statements import Statements
 
 FLUSH = 0.2                     # narad.frontier_flush_interval, seconds
 
 
-class Driver(Books, Statements, Sleepers, DeadLetters):
+class Driver(Books, Statements, Sleepers, DeadLetters, Retention):
     def __init__(self, args):
         self.args = args
         self.rng = random.Random(args.seed)
@@ -68,6 +74,7 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
         self.topics = []
         self.prepared = []      # (gid, level, topics)
         self.nprepared = 0
+        self.ndropped = self.nlost = 0
         self.orphans = {}
         self.dead_stable = 0
         self.sessions = [Session(args.dsn) for _ in range(args.sessions)]
@@ -87,18 +94,23 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
             Topic("m_one"),
             Topic("m_some", 4),
             Topic("m_capped", 2, 6),
+            Topic("m_ahead", 2, ahead=3),
+            Topic("m_settled", drops="settled"),
+            Topic("m_oldest", drops="oldest"),
             Topic("m_keyed", 2, ordered=True),
             Topic("m_late", 2, late=True),
             Topic("m_limited", 1, limit=3),
             Topic("m_once", 2, once=True),
             Topic("m_mixed", partitions, cap, ordered=ordered, late=late,
                   limit=rng.choice((0, 2, 4)),
-                  retry=rng.choice((0.0, 0.02)), once=rng.random() < 0.5)]
+                  retry=rng.choice((0.0, 0.02)), once=rng.random() < 0.5,
+                  ahead=rng.choice((2, 8, UNLIMITED)))]
 
     def setup(self):
         self.must(self.control, "CREATE EXTENSION IF NOT EXISTS narad")
         self.args.two_phase = int(self.must(
             self.control, "SHOW max_prepared_transactions")[0][0])
+        self.make_value()
         self.topics = self.kinds()
         for topic in reversed(self.topics):
             self.must(self.control, "DROP TABLE IF EXISTS " + topic.name)
@@ -107,15 +119,21 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
             if topic.limit:
                 more += (", max_deliveries => %d,"
                          " dead_letter_topic => 'm_dead'" % topic.limit)
+            if topic.drops:
+                more += ", segment_size => '256kB'"
+            if topic.drops == "settled":
+                more += ", cleanup => 'settled'"
             self.must(self.control,
                       "SELECT narad.create_topic('%s', partitions => %d,"
                       " visibility_timeout => '1 hour', max_in_flight => %d,"
-                      " max_acked_ahead => 100000, retry_delay => '%d ms',"
+                      " max_acked_ahead => %d, retry_delay => '%d ms',"
                       " retry_backoff => 2, dedup_window => '1 day'%s)"
                       % (topic.name, topic.npartitions, topic.max_in_flight,
-                         topic.retry * 1000, more))
+                         topic.ahead, topic.retry * 1000, more))
             for group in ("default", "other"):
                 self.make_group(topic, group)
+            if topic.drops == "settled":
+                self.make_groups_count(topic)
 
     def make_group(self, topic, name):
         self.must(self.control, "SELECT narad.create_group('%s', '%s')"
@@ -140,9 +158,13 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
                "I7: %d is stable, %s is open", bounds[1], still_open)
         if topic.is_dead:
             self.learn()
+        if bounds[1] < bounds[0]:
+            return
         start = self.rng.randrange(bounds[0], bounds[1] + 1)
         rows = self.run(session, "SELECT msg_offset FROM narad.fetch('%s', %d,"
                         " %d, 20)" % (topic.name, part, start))
+        if rows == "NR416" and topic.drops == "settled":
+            return              # the worker was faster
         expect(not isinstance(rows, str), "fetch fails: %s", rows)
         got = [r[0] for r in rows if r[0] < bounds[1]]
         wanted = sorted(off for p, off in topic.messages
@@ -160,17 +182,22 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
             for group in topic.groups.values():
                 self.check_frontier(topic, group)
                 self.check_leases(topic, group)
-            self.learn()
+            self.look_around(topic)
             before = len(topic.messages)
             rows = self.must(self.control, "SELECT count(*) FROM %s"
                              % topic.name)
-            self.learn()
-            expect(before <= rows[0][0] <= len(topic.messages),
+            self.look_around(topic)
+            after = len(topic.messages)
+            expect(min(before, after) <= rows[0][0] <= max(before, after),
                    "%s has %d rows, not %d",
                    topic.name, rows[0][0], len(topic.messages))
             rows = self.must(self.control, "SELECT * FROM narad.verify('%s')"
                              % topic.name)
             expect(not rows, "verify: %s", rows)
+
+    def look_around(self, topic):
+        self.learn()
+        self.see_dropped(topic)
 
     def check_frontier(self, topic, group):
         rows = self.must(self.control, "SELECT partition, frontier FROM"
@@ -230,7 +257,8 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
                       ("resume" if group.paused else "pause", topic.name,
                        group.name))
             group.paused = not group.paused
-        elif dice < 0.6 and group.name != "default":
+        elif dice < 0.6 and group.name != "default" and \
+                topic.drops != "settled":
             self.learn()
             self.must(self.control, "SELECT narad.drop_group('%s', '%s')" %
                       (topic.name, group.name))
@@ -241,7 +269,8 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
 
     def truncate(self, session):
         topic = self.rng.choice(self.topics)
-        if any(topic in s.topics for s in self.sessions) or \
+        if topic.drops == "settled" or \
+                any(topic in s.topics for s in self.sessions) or \
                 any(topic in p[2] for p in self.prepared) or \
                 self.stirs(topic):
             return
@@ -261,6 +290,7 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
         self.orphans = {n: c for n, c in self.orphans.items()
                         if n[0] != topic.name}
         topic.empty()
+        topic.earliest = [high + 1 for high in topic.high]
 
     def kill_worker(self, session):
         """What is on its way to the dead letters, or to disk, waits."""
@@ -336,6 +366,11 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
                 group.frontier = {}
             else:
                 del group.maybe[where]
+        group.used = set()
+        group.top = [-1] * group.topic.npartitions
+        for part, off in group.settled:
+            if group.maybe.get((part, off), 0.0) is not None:
+                group.top[part] = max(group.top[part], off)
 
     # --------------------------------------------------------------- the run
 
@@ -344,7 +379,8 @@ class Driver(Books, Statements, Sleepers, DeadLetters):
                   ("end_savepoint", 3), ("extend", 1), ("expire", 1.5),
                   ("fetch", 2), ("doze", 6), ("disturb", 0.4),
                   ("change_group", 0.3), ("prepare", 0.7), ("seek", 0.3),
-                  ("kill", 0.1), ("truncate", 0.05), ("kill_worker", 0.002))
+                  ("kill", 0.1), ("retain", 1), ("truncate", 0.05),
+                  ("kill_worker", 0.002))
 
     def one(self, n):
         self.rng.seed(self.args.seed * 1000000007 + n)
@@ -472,7 +508,8 @@ def main():
               (sum(driver.counts.values()), mismatch))
         return 1
     print("agreed: " + ", ".join("%s %d" % c for c in
-                                 sorted(driver.counts.items())))
+                                 sorted(driver.counts.items())) +
+          "; %d messages dropped, %d lost" % (driver.ndropped, driver.nlost))
     return 0
 
 

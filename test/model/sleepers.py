@@ -230,8 +230,9 @@ class Sleepers:
             self.kill(victim)
 
     def produce_plainly(self, session, topic, part):
-        rows = self.run(session, "SELECT * FROM narad.produce('%s', '1',"
-                        " partition => %d)" % (topic.name, part))
+        rows = self.run(session, "SELECT * FROM narad.produce('%s', %s,"
+                        " partition => %d)" % (topic.name, topic.value(),
+                                               part))
         expect(not isinstance(rows, str), "produce fails: %s", rows)
         self.auto(session)
         self.appended(session, topic, rows[0], None)

@@ -161,12 +161,12 @@ class Statements:
         delay, text = self.some_delay(topic)
         named += text
         if count == 1:
-            text = "SELECT * FROM narad.produce('%s', '1'%s)" % (topic.name,
-                                                                 named)
+            text = "SELECT * FROM narad.produce('%s', %s%s)" % (
+                topic.name, topic.value(), named)
         else:
             text = ("SELECT * FROM narad.produce_batch('%s',"
-                    " array_fill('1'::jsonb, ARRAY[%d])%s)"
-                    % (topic.name, count, named))
+                    " array_fill(%s::jsonb, ARRAY[%d])%s)"
+                    % (topic.name, topic.value(), count, named))
         rows = self.run(session, text)
         expect(not isinstance(rows, str), "produce fails: %s", rows)
         expect(len(rows) == count, "%d positions of %d", len(rows), count)
@@ -346,6 +346,7 @@ class Statements:
         session.topics.add(group.topic)
         for lease in acks:
             self.pin(session, group, lease, "ack")
+        self.check_ahead(group, rows)
         self.take(session, group, rows)
         expect(not (group.paused and rows), "%s is paused", group.name)
         # After a crash messages are handed out one by one, and the next when
@@ -355,7 +356,8 @@ class Statements:
             was_suspect |= bool(acks) or (group.topic.ordered and bool(rows))
         if own:
             self.commit(session)
-        if len(rows) < count and not was_suspect:
+        if not self.is_full(group, rows) and len(rows) < count and \
+                not was_suspect:
             self.check_dry(session, group, part, then)
 
     def check_dry(self, session, group, part, then):
@@ -491,10 +493,12 @@ class Statements:
         low, end = self.must(self.control, "SELECT earliest, end_offset FROM"
                              " narad.offsets('%s') WHERE partition = %d"
                              % (topic.name, part))[0]
-        target = max(low, end - self.rng.randrange(30))
+        target = min(end, max(low, end - self.rng.randrange(30)))
         self.learn()
         rows = self.run(session, "SELECT narad.seek('%s', '%s', %d, %d)" %
                         (topic.name, group.name, part, target))
+        if rows == "NR416" and topic.drops == "settled":
+            return              # the worker was faster
         expect(not isinstance(rows, str), "seek fails: %s", rows)
         self.durable = self.serial
         if session.is_open:

@@ -275,9 +275,20 @@ is(batch('free', 6), '1:1 2:1 3:1 4:1 5:1', 'a limit that goes while one is out:
 $node->safe_psql('postgres', "SELECT narad.alter_topic('free', max_deliveries => 9)");
 crash();
 is(batch('free', 6), '0:2', 'and back again: one at a time');
-crash();
-$node->safe_psql('postgres', "SELECT narad.alter_topic('free', reset => '{max_deliveries}')");
+{
+	# Its transaction ends with the server.
+	my $s = narad_session($node);
+	fresh_topic('ahead', 0, ', max_deliveries => 9, max_acked_ahead => 1');
+	$s->rows("BEGIN; SELECT * FROM narad.produce('ahead', '0')");
+	$node->safe_psql('postgres', "SELECT * FROM narad.produce_array('ahead', '[1, 2]')");
+	$node->safe_psql('postgres', "BEGIN; INSERT INTO effect VALUES ('ahead', 1);"
+		  . " SELECT narad.ack(receipt) FROM narad.consume('ahead', 2) WHERE msg_offset = 1; COMMIT");
+	crash();
+	$s->quit;
+}
+$node->safe_psql('postgres', "SELECT narad.alter_topic(t, reset => '{max_deliveries}') FROM unnest('{free,ahead}'::regclass[]) t");
 is(batch('free', 6), '0:3 1:1 2:1 3:1 4:1 5:1', 'no limit any more: all come in one batch');
+is(batch('ahead', 6), '2:1', 'no limit any more: what is dead takes no place under max_acked_ahead');
 
 # ---- many, over several marks, with rolled back ones among them -----------------
 

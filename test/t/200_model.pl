@@ -3,7 +3,8 @@
 # I1, I2, I3, I4, I5, I6, I7, I8, I12: whatever many sessions do, with
 # transactions and savepoints that overlap, some asleep until there is a message,
 # backends killed and the server stopped in between, each answer is one that the
-# model allows.  By key, with delays, with dead letters, once only.
+# model allows.  By key, with delays, with dead letters, once only, under caps, and
+# while retention drops what is settled, or too much.
 #
 # NARAD_MODEL_OPERATIONS: how many statements (20000).  NARAD_SEED: of the
 # random choices; the same in each run, so that what fails was changed and not
