@@ -86,7 +86,7 @@ large_server() {
 }
 
 bench_large() {
-    local produce insert heap
+    local produce insert heap ten="IF i % 10 = 0 THEN COMMIT; END IF;"
     large=${BENCH_LARGE:-150}
     produce=$(loop "PERFORM narad.produce_bytes('large_topic', v)" "COMMIT;")
     insert=$(loop "INSERT INTO large_topic (value) VALUES (v)" "COMMIT;")
@@ -104,7 +104,9 @@ SQL
     large_server "shared_buffers = '128MB'"
     compare_large "produce, a pool of 128 MB in use" "the same" 3 empty_tables "$produce" "$heap"
     compare_large "the same, INSERT into the topic" "the same" 3 empty_tables "$insert" "$heap"
-    compare_large "produce, in one transaction" "the same" "" empty_tables "$(loop "PERFORM narad.produce_bytes('large_topic', v)" "")" \
+    compare_large "produce, ten in a transaction" "the same" 3 empty_tables "$(loop "PERFORM narad.produce_bytes('large_topic', v)" "$ten")" \
+        "$(loop "INSERT INTO large_heap (value) VALUES (v)" "$ten")"
+    compare_large "produce, all in one transaction" "the same" 3 empty_tables "$(loop "PERFORM narad.produce_bytes('large_topic', v)" "")" \
         "$(loop "INSERT INTO large_heap (value) VALUES (v)" "")"
     compare_large "produce, and a checkpoint" "the same" "" empty_tables "$produce" "$heap" "CHECKPOINT;"
     compare_large "binary COPY by a client" "the same" "" empty_tables "$(copy_large large_topic)" "$(copy_large large_heap)"
