@@ -726,7 +726,7 @@ COMMENT ON VIEW narad.waiters IS 'who waits for messages';
 COMMENT ON COLUMN narad.waiters.topic IS 'table of the topic';
 COMMENT ON COLUMN narad.waiters.consumer_group IS 'name of the group; null for a reader of the log';
 COMMENT ON COLUMN narad.waiters.partition IS 'number of the partition that was named; null: any';
-COMMENT ON COLUMN narad.waiters.pid IS 'backend that waits, or that left the token';
+COMMENT ON COLUMN narad.waiters.pid IS 'backend that waits, or that left the token; null: that has ended';
 COMMENT ON COLUMN narad.waiters.kind IS 'backend: in consume or CALL wait; reader: in fetch; token: to be notified';
 COMMENT ON COLUMN narad.waiters.since IS 'when it began';
 COMMENT ON COLUMN narad.waiters.deadline IS 'when it ends';

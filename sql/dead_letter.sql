@@ -100,13 +100,28 @@ SELECT narad.nack(receipt) FROM narad.consume('dead_topic');
 SELECT deliveries, narad.ack(receipt) FROM narad.consume('dead_topic');
 SELECT sum(dead_lettered), sum(dead_letters_waiting) FROM narad.groups WHERE topic = 'dead_topic'::regclass;
 
+-- Nacked twice in a transaction: the last word wins, be it without a reason, or
+-- undone by a savepoint.
+SELECT count(*) FROM narad.produce_batch('dead_topic', '{6, 7}', partition => 0);
+SELECT count(narad.nack(receipt)) FROM narad.consume('dead_topic', 2);
+BEGIN;
+CREATE TEMP TABLE twice ON COMMIT DROP AS SELECT * FROM narad.consume('dead_topic', 2);
+SELECT value, narad.nack(receipt, reason => 'first') FROM twice ORDER BY 1;
+SELECT value, narad.nack(receipt) FROM twice WHERE value = '6';
+SAVEPOINT s;
+SELECT value, narad.nack(receipt) FROM twice WHERE value = '7';
+ROLLBACK TO s;
+COMMIT;
+CALL pg_temp.wait_for('dead_topic', 5);
+SELECT value, headers->>'narad-reason' AS reason FROM dead_letters WHERE value IN ('6', '7') ORDER BY 1;
+
 -- Each group has its own count.
 SELECT narad.create_group('dead_topic', 'other', 'latest');
 SELECT count(*) FROM narad.produce('dead_topic', '5', partition => 0);
 SELECT narad.ack(receipt) FROM narad.consume('dead_topic');
 SELECT narad.nack(receipt) FROM narad.consume('dead_topic', consumer_group => 'other');
 SELECT narad.nack(receipt) FROM narad.consume('dead_topic', consumer_group => 'other');
-CALL pg_temp.wait_for('dead_topic', 4);
+CALL pg_temp.wait_for('dead_topic', 6);
 SELECT value, headers->>'narad-origin-group' AS grp, headers->>'narad-origin-offset' AS off FROM dead_letters WHERE value = '5';
 
 -- Without a dead-letter topic it is settled and counted.

@@ -481,7 +481,8 @@ next_returned(NaradConsumer *c, bool *capped)
 
 /*
  * The lowest offset never looked at that is neither settled nor has an entry
- * (of a delivery before a restart), or NARAD_INVALID_OFFSET.
+ * (of a delivery before a restart), nor is a suspect, which is claimed alone; or
+ * NARAD_INVALID_OFFSET.
  */
 static NaradOffset
 next_unseen(NaradConsumer *c)
@@ -494,12 +495,13 @@ next_unseen(NaradConsumer *c)
 		offset = NaradSetNextGap(&shard->settled, offset);
 		if (offset >= c->end)
 			break;
-		if (NaradLeaseFind(&shard->leases, offset) == NULL)
+		if (NaradLeaseFind(&shard->leases, offset) == NULL &&
+			!NaradSetContains(&shard->suspects, offset))
 			break;
 		offset++;
 	}
 
-	/* What was stepped over is settled or has an entry. */
+	/* What was stepped over is settled, has an entry, or is a suspect. */
 	shard->scan_pos = Max(shard->scan_pos, Min(offset, c->end));
 	return offset < c->end ? offset : NARAD_INVALID_OFFSET;
 }
@@ -1596,6 +1598,8 @@ begin_visit(NaradConsumer *c, int partition)
 		{
 			NaradKeySetOrdered(shard, c->ordered);
 			c->group->wait.ordered = c->ordered;
+			if (!c->ordered)
+				NaradSuspectsApart(shard);
 		}
 		if (c->ordered)
 			NaradSuspectsInLine(shard);

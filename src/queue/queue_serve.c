@@ -281,6 +281,22 @@ put_hold(NaradWaitPart *part, NaradGroupWait *wait, NaradToken *hold,
 	arm_group(wait, hold->until);
 }
 
+/* Behind those of other sessions, before those whose session has ended. */
+static void
+push_token(NaradGroupWait *wait, NaradToken *token)
+{
+	dlist_iter	iter;
+
+	dlist_reverse_foreach(iter, &wait->tokens)
+	{
+		if (dlist_container(NaradToken, node, iter.cur)->pid == 0)
+			continue;
+		dlist_insert_after(iter.cur, &token->node);
+		return;
+	}
+	dlist_push_head(&wait->tokens, &token->node);
+}
+
 /*
  * NaradWaitAddToken
  *
@@ -294,7 +310,7 @@ NaradWaitAddToken(NaradGroup *group, NaradToken *token)
 	bool		is_first = NaradServeList(part_of_group(group), wait);
 
 	token->serial = pg_atomic_add_fetch_u64(&NaradWaitShared->last_serial, 1);
-	dlist_push_tail(&wait->tokens, &token->node);
+	push_token(wait, token);
 	wait->ntokens++;
 	arm_group(wait, token->until);
 	return is_first;
@@ -346,8 +362,9 @@ spend_token(NaradWaitPart *part, NaradGroupWait *wait, NaradToken *token,
 }
 
 /*
- * The oldest token that will do for a partition, or NULL; -1: that of somebody
- * who named none.  The lock is held.
+ * The first token that will do for a partition, or NULL; -1: that of somebody
+ * who named none.  Those whose session has ended lie behind the others, so one
+ * that nobody may hear of delays nobody.  The lock is held.
  */
 static NaradToken *
 first_token(NaradGroupWait *wait, int partition)
@@ -730,10 +747,16 @@ NaradWaitEndHolds(NaradGroup *group, int partition, int ntaken, bool dry)
 	LWLockRelease(&part->lock);
 }
 
-/* Nobody came for what was promised: the next is served.  The lock is held. */
-static void
-expire_holds(NaradWaitPart *part, NaradGroup *group, int64 now)
+/*
+ * NaradWaitEndDueHolds
+ *
+ * Nobody came for what was promised: the next is served.  The lock is held.  No
+ * error, no memory.
+ */
+void
+NaradWaitEndDueHolds(NaradGroup *group, int64 now)
 {
+	NaradWaitPart *part = part_of_group(group);
 	NaradGroupWait *wait = &group->wait;
 
 	for (;;)
@@ -807,7 +830,7 @@ NaradWaitMind(NaradGroup *group, NaradGroupId group_id)
 		pg_atomic_write_u64(&NaradWaitShared->waiters[wait->keeper].armed,
 							NARAD_NO_DEADLINE);
 	NaradTokenExpire(&part->nwatching, wait, now);
-	expire_holds(part, group, now);
+	NaradWaitEndDueHolds(group, now);
 	LWLockRelease(&part->lock);
 
 	for (int i = 0; i < NaradArrayLength(&group->shards); i++)
@@ -845,7 +868,8 @@ NaradWaitMind(NaradGroup *group, NaradGroupId group_id)
  * NaradWaitForEachGroup
  *
  * Calls back for each group of this database that is listed, under the lock of
- * its part, exclusively; until one call says false.  For the worker.
+ * its part, exclusively; until one call says false.  For the worker, and for a
+ * session that ends.
  */
 void
 NaradWaitForEachGroup(NaradWaitVisitor visit, void *arg)

@@ -94,7 +94,7 @@ typedef struct NaradShard
 	NaradOffset handout_mark;	/* on the page and flushed: what is below may
 								 * have been handed out; grows under io_lock,
 								 * and begins anew with a generation */
-	NaradSet	suspects;		/* not compact; below scan_pos */
+	NaradSet	suspects;		/* not compact */
 	uint64		suspect_out;	/* offset + 1 of the one that is out, or 0 */
 	uint32		suspect_deliveries; /* the one it is out for */
 

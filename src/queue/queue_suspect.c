@@ -200,6 +200,24 @@ NaradSuspectNotOut(NaradShard *shard, NaradOffset offset)
 		none_out(shard);
 }
 
+/* Gives the suspects that have an entry in one state another. */
+static void
+move_suspects(NaradShard *shard, NaradLeaseState from, NaradLeaseState to)
+{
+	NaradLease *lease = NULL;
+
+	if (shard->suspects.nmembers == 0 || shard->leases.nstate[from] == 0)
+		return;
+	while ((lease = NaradLeaseNext(&shard->leases, lease)) != NULL)
+	{
+		if (lease->state != from ||
+			!NaradSetContains(&shard->suspects, lease->offset))
+			continue;
+		NaradLeaseSetState(&shard->leases, lease, to);
+		NaradShardCountHole(shard, lease);
+	}
+}
+
 /*
  * By key a suspect is claimed in its turn, where other messages that came back
  * are.  What makes it a suspect then is its bit alone.
@@ -207,17 +225,16 @@ NaradSuspectNotOut(NaradShard *shard, NaradOffset offset)
 void
 NaradSuspectsInLine(NaradShard *shard)
 {
-	NaradLease *lease = NULL;
+	move_suspects(shard, NARAD_LEASE_SUSPECT, NARAD_LEASE_RETURNED);
+}
 
-	if (shard->leases.nstate[NARAD_LEASE_SUSPECT] == 0)
-		return;
-	while ((lease = NaradLeaseNext(&shard->leases, lease)) != NULL)
-	{
-		if (lease->state != NARAD_LEASE_SUSPECT)
-			continue;
-		NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_RETURNED);
-		NaradShardCountHole(shard, lease);
-	}
+/*
+ * By key no more: suspects are not among those that came back.
+ */
+void
+NaradSuspectsApart(NaradShard *shard)
+{
+	move_suspects(shard, NARAD_LEASE_RETURNED, NARAD_LEASE_SUSPECT);
 }
 
 /*

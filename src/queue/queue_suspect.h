@@ -39,5 +39,6 @@ extern void NaradSuspectUnclaim(NaradShard *shard, NaradLease *lease);
 
 /* Those with an entry are returned ones, for a shard that is ordered by key. */
 extern void NaradSuspectsInLine(NaradShard *shard);
+extern void NaradSuspectsApart(NaradShard *shard);
 
 #endif							/* QUEUE_SUSPECT_H */

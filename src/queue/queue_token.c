@@ -8,14 +8,20 @@
  *             no waiter takes it; who spends it wakes the worker, which sends
  *             the NOTIFY.  A NOTIFY that fails is sent again.
  * Locks:      that of the group's part (see queue_wait.c, which serves).
- * Runs in:    backends that leave tokens; the worker.  Tokens are spent in
- *             transaction callbacks, which needs no memory: the token becomes
- *             the hold.
+ * Runs in:    backends that leave tokens, at their exit, too; the worker.
+ *             Tokens are spent in transaction callbacks, which needs no memory:
+ *             the token becomes the hold.
  * WAL:        none.
  * On error:   53200 before anything is changed.
  *
  * A token is unique for its group, channel and backend: leaving it again only
  * makes it live longer.
+ *
+ * When its session ends a token stays: another session may LISTEN on the
+ * channel, as behind a pooler, and only the server's own memory of each process
+ * knows who does.  But most likely nobody hears it any more.  So it is spent
+ * after those of sessions that are there, and gives way to them where a group has
+ * as many as it may.  What was promised by it is promised to the next at once.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -24,12 +30,16 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "storage/ipc.h"
 #include "utils/timestamp.h"
 
 #include "base/base_memory.h"
 #include "queue/queue_settle.h"
 #include "queue/queue_shard.h"
 #include "queue/queue_token.h"
+
+/* This process has left a token, and does what is to be done at its exit. */
+static bool has_left = false;
 
 /*
  * NaradTokenFree
@@ -102,22 +112,59 @@ find_mine(NaradGroupWait *wait, const char *channel)
 /*
  * A NOTIFY to this backend that is still to be sent, of a promise that is over,
  * is moot: it is here, and has looked.  Where there is no worker to send them,
- * they would pile up.  The lock is held.
+ * they would pile up.  Of those left by sessions that have ended so many are
+ * kept.  The lock is held.
  */
 static void
 forget_unsent(pg_atomic_uint32 *nwatching, NaradGroupWait *wait,
 			  const char *channel)
 {
+	int			nended = 0;
 	dlist_mutable_iter iter;
 
 	dlist_foreach_modify(iter, &wait->holds)
 	{
 		NaradToken *token = dlist_container(NaradToken, node, iter.cur);
 
-		if (token->is_token && !token->is_held && token->pid == MyProcPid &&
-			strcmp(token->channel, channel) == 0)
+		if (!token->is_token || token->is_held)
+			continue;
+		if ((token->pid == 0 && ++nended > NARAD_MAX_TOKENS) ||
+			(token->pid == MyProcPid && strcmp(token->channel, channel) == 0))
 			NaradTokenFree(nwatching, token);
 	}
+}
+
+/*
+ * Where a group has as many tokens as it may, the last goes if its session has
+ * ended.  The lock is held.
+ */
+static void
+make_room(pg_atomic_uint32 *nwatching, NaradGroupWait *wait)
+{
+	NaradToken *last;
+
+	if (wait->ntokens < NARAD_MAX_TOKENS)
+		return;
+	last = dlist_tail_element(NaradToken, node, &wait->tokens);
+	if (last->pid != 0)
+		return;
+	wait->ntokens--;
+	NaradTokenFree(nwatching, last);
+}
+
+static void
+abandon_at_exit(int code, Datum arg)
+{
+	NaradTokenAbandon();
+}
+
+/* Before shared memory is detached, which is left then. */
+static void
+prepare_exit(void)
+{
+	if (!has_left)
+		before_shmem_exit(abandon_at_exit, (Datum) 0);
+	has_left = true;
 }
 
 static void
@@ -151,6 +198,7 @@ NaradTokenLeave(NaradGroup *group, NaradGroupId group_id, int partition,
 	bool		is_there;
 	bool		is_first = false;
 
+	prepare_exit();
 	fill_token(made, partition, channel, ttl);
 	nwatching = NaradWaitLock(group);
 	is_there = !group->dropped && group->group_id == group_id;
@@ -162,6 +210,7 @@ NaradTokenLeave(NaradGroup *group, NaradGroupId group_id, int partition,
 	else if (is_there)
 	{
 		NaradTokenExpire(nwatching, wait, NaradClockNow());
+		make_room(nwatching, wait);
 		if (wait->ntokens < NARAD_MAX_TOKENS)
 		{
 			pg_atomic_fetch_add_u32(nwatching, 1);
@@ -210,6 +259,52 @@ NaradTokenTakeBack(NaradGroup *group, const char *channel)
 		NaradTokenFree(nwatching, mine);
 	}
 	NaradWaitUnlock(group);
+}
+
+/* Puts this session's tokens last, and says that its promises are over. */
+static bool
+abandon_group(NaradGroup *group, pg_atomic_uint32 *nwatching, void *arg)
+{
+	NaradGroupWait *wait = &group->wait;
+	dlist_mutable_iter iter;
+
+	/* Those that were put last are met again. */
+	dlist_foreach_modify(iter, &wait->tokens)
+	{
+		NaradToken *token = dlist_container(NaradToken, node, iter.cur);
+
+		if (token->pid != MyProcPid)
+			continue;
+		token->pid = 0;
+		dlist_delete(&token->node);
+		dlist_push_tail(&wait->tokens, &token->node);
+	}
+	dlist_foreach_modify(iter, &wait->holds)
+	{
+		NaradToken *hold = dlist_container(NaradToken, node, iter.cur);
+
+		if (!hold->is_token || hold->pid != MyProcPid)
+			continue;
+		hold->pid = 0;
+		hold->until = 0;
+	}
+	NaradWaitEndDueHolds(group, NaradClockNow());
+	return true;
+}
+
+/*
+ * NaradTokenAbandon
+ *
+ * This session ends, or becomes another's.  Its tokens, in any group of the
+ * database, are spent only after those of others from now on, and what was
+ * promised by those that were spent is promised to the next.  No narad lock may
+ * be held.  No error, no memory.
+ */
+void
+NaradTokenAbandon(void)
+{
+	if (has_left)
+		NaradWaitForEachGroup(abandon_group, NULL);
 }
 
 /* ----------------------------------------------------------------

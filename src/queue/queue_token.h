@@ -27,7 +27,7 @@ typedef struct NaradToken
 	bool		is_held;		/* a promise that is not kept yet */
 	bool		is_sent;		/* the NOTIFY of a token that was spent */
 	bool		chain;			/* nobody knows how many messages there are */
-	int			pid;
+	int			pid;			/* 0: its session has ended */
 	int			partition;		/* the one named; once spent, where the
 								 * message is; or -1 */
 	int64		until;			/* monotonic us */
@@ -57,6 +57,9 @@ extern void NaradTokenLeave(NaradGroup *group, NaradGroupId group_id,
 							int partition, const char *channel, int64 ttl);
 extern void NaradTokenTakeBack(NaradGroup *group, const char *channel);
 
+/* This session ends, or is given to somebody else: its tokens come last. */
+extern void NaradTokenAbandon(void);
+
 /* For queue_wait.c, under the lock; they count in nwatching. */
 extern void NaradTokenFree(pg_atomic_uint32 *nwatching, NaradToken *token);
 extern void NaradTokenExpire(pg_atomic_uint32 *nwatching, NaradGroupWait *wait,
@@ -81,6 +84,7 @@ extern pg_atomic_uint32 *NaradWaitLock(NaradGroup *group);
 extern void NaradWaitUnlock(NaradGroup *group);
 extern bool NaradWaitAddToken(NaradGroup *group, NaradToken *token);
 extern void NaradWaitArm(NaradGroup *group, NaradGroupId group_id);
+extern void NaradWaitEndDueHolds(NaradGroup *group, int64 now);
 extern void NaradWaitForEachGroup(NaradWaitVisitor visit, void *arg);
 
 #endif							/* QUEUE_TOKEN_H */

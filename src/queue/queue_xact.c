@@ -196,7 +196,7 @@ NaradXactPin(NaradActionKind kind, NaradShard *shard, NaradLease *lease,
 		Assert(lease->pinner == MyProcPid && lease->pin_action < nactions);
 		prev = lease->pin_action;
 		if (actions[prev].kind == kind && actions[prev].delay == delay &&
-			reason == NULL)
+			actions[prev].reason == NULL && reason == NULL)
 			return;
 		actions[prev].superseded = true;
 	}

@@ -155,6 +155,7 @@ narad__waiters(PG_FUNCTION_ARGS)
 		values[2] = Int32GetDatum(row->partition);
 		isnull[2] = row->partition < 0;
 		values[3] = Int32GetDatum(row->pid);
+		isnull[3] = row->pid == 0;
 		values[4] = PointerGetDatum(cstring_to_text(row->kind));
 		values[5] = TimestampTzGetDatum(row->since);
 		values[6] = TimestampTzGetDatum(row->deadline);

@@ -3,7 +3,7 @@
  * worker_utility.c
  *	  Keeps the workers out of the way of statements that need a database for
  *	  themselves, tells storage when its files are moved, and waiters of the
- *	  end of prepared transactions.
+ *	  end of prepared transactions and of clients behind a pooler.
  *
  * DROP DATABASE, ALTER DATABASE ... RENAME or SET TABLESPACE, and CREATE
  * DATABASE with a template fail while anybody is connected to the database.
@@ -52,6 +52,7 @@
 
 #include "log/log_xact.h"
 #include "queue/queue_dirty.h"
+#include "queue/queue_token.h"
 #include "queue/queue_topic.h"
 #include "queue/queue_wait.h"
 #include "worker/worker_utility.h"
@@ -239,13 +240,23 @@ run_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 
 /*
  * A prepared transaction has no callback at its end: who ends it wakes those who
- * may wait for its messages.
+ * may wait for its messages.  With DISCARD ALL a pooler gives the session to
+ * another client: the one that left its tokens is gone.
  */
-static bool
-ends_prepared(TransactionStmt *statement)
+static void
+tell_of_end(const Node *statement)
 {
-	return statement->kind == TRANS_STMT_COMMIT_PREPARED ||
-		statement->kind == TRANS_STMT_ROLLBACK_PREPARED;
+	if (IsA(statement, TransactionStmt))
+	{
+		const TransactionStmt *end = (const TransactionStmt *) statement;
+
+		if (end->kind == TRANS_STMT_COMMIT_PREPARED ||
+			end->kind == TRANS_STMT_ROLLBACK_PREPARED)
+			NaradWaitServeDatabase();
+	}
+	else if (IsA(statement, DiscardStmt) &&
+			 ((const DiscardStmt *) statement)->target == DISCARD_ALL)
+		NaradTokenAbandon();
 }
 
 static void
@@ -256,19 +267,12 @@ worker_process_utility(PlannedStmt *pstmt, const char *query,
 {
 	Node	   *statement = pstmt->utilityStmt;
 
-	if (IsA(statement, TransactionStmt))
-	{
-		run_statement(pstmt, query, read_only_tree, context, params,
-					  environment, dest, completion);
-		if (ends_prepared((TransactionStmt *) statement))
-			NaradWaitServeDatabase();
-		return;
-	}
 	if (!IsA(statement, DropdbStmt) && !IsA(statement, RenameStmt) &&
 		!IsA(statement, AlterDatabaseStmt) && !IsA(statement, CreatedbStmt))
 	{
 		run_statement(pstmt, query, read_only_tree, context, params,
 					  environment, dest, completion);
+		tell_of_end(statement);
 		return;
 	}
 

@@ -3,7 +3,8 @@
 # I5: what is acknowledged in a pipeline is settled with its transaction only.
 # I8: each message wakes one waiter, among 600 too, also when a waiter dies with
 #     the wake in his hand, when the transaction was prepared, when no worker is
-#     there; what was promised to somebody who does not come goes to the next.
+#     there; what was promised to somebody who does not come goes to the next;
+#     a token of a session that has ended is in nobody's way, but not lost.
 # I9: CALL wait has neither snapshot nor lock; a NOTIFY is sent by the worker, never
 #     by a producer, so neither a listener that does not listen nor a NOTIFY that
 #     fails is in anybody's way.
@@ -252,6 +253,98 @@ ok(poll_until('a notification of done', sub {
 	$npiled += grep { $_->[0] =~ /"piled"/ } @told;
 	return grep { $_->[0] =~ /"done"/ } @told }), 'after a while the worker sends a notification');
 cmp_ok($npiled, '<=', 1, '... and not one for each round before');
+# Tokens of sessions that have ended.  The worker stands still where it must not be
+# the one who ends a promise.
+sub while_stopped
+{
+	my ($todo) = @_;
+	my $pid = one_value($node, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'narad worker'");
+	kill('STOP', $pid);
+	$todo->();
+	kill('CONT', $pid);
+	return;
+}
+sub leave_and_end
+{
+	my ($session, $how) = @_;
+	my $pid = $session->backend_pid;
+	return $session->rows('DISCARD ALL') if $how eq 'DISCARD ALL';
+	$session->quit;
+	return poll_until('the session ends', sub {
+		one_value($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid") eq '0' });
+}
+sub tokens_of
+{
+	my ($topic) = @_;
+	return one_value($node, "SELECT count(*), count(pid) FROM narad.waiters WHERE topic = '$topic'::regclass");
+}
+$one->rows('LISTEN here; LISTEN done');
+foreach my $how ('the end of a session', 'DISCARD ALL')
+{
+	my $t = $how eq 'DISCARD ALL' ? 'discarded' : 'ended';
+	my $gone = narad_session($node);
+	topic($t);
+	$one->rows("SELECT * FROM narad.consume('$t', notify => 'here')");
+	$gone->rows("SELECT * FROM narad.consume('$t', notify => 'gone$_')") for 1 .. 3;
+	leave_and_end($gone, $how);
+	$one->rows("SELECT * FROM narad.consume('$t', notify => 'new')");
+	is(tokens_of($t), '5|2', "$how: its tokens are there");
+	while_stopped(sub {
+		produce($t, 2);
+		is(tokens_of($t), '3|0', '... behind those of who is there, left before or after');
+	});
+	ok(notified($one, 'here'), '... who is told at once');
+	$one->rows("SELECT narad.ack(receipt) FROM narad.consume('$t', 10)");
+
+	# The promise of one who ends before he comes.
+	topic("${t}_promise");
+	$gone = narad_session($node) if $t eq 'ended';
+	$gone->rows("SELECT * FROM narad.consume('${t}_promise', notify => 'gone')");
+	$one->rows("SELECT * FROM narad.consume('${t}_promise', notify => 'here')");
+	while_stopped(sub {
+		produce("${t}_promise");
+		is(tokens_of("${t}_promise"), '1|1', "$how: who was told does not come");
+		leave_and_end($gone, $how);
+		is(tokens_of("${t}_promise"), '0|0', '... and the next is, without the time he has for it');
+	});
+	ok(notified($one, 'here'), '... at once');
+	$gone->quit if $t eq 'discarded';
+}
+# Who listens need not be who left the token.
+topic('heard');
+{
+	my $gone = narad_session($node);
+	$gone->rows("SELECT * FROM narad.consume('heard', notify => 'here')");
+	leave_and_end($gone, 'quit');
+}
+produce('heard');
+ok(notified($one, 'here'), 'another session hears the token of one that has ended');
+# While the worker does not get to it, of those no more are kept than a group may
+# have tokens.
+topic('unsent');
+{
+	my $script = PostgreSQL::Test::Utils::tempdir() . '/unsent.sql';
+
+	append_to_file($script, join("\n",
+		"SELECT narad.consume('unsent', notify => 'u' || (SELECT end_offset FROM narad.offsets('unsent')));",
+		'DISCARD ALL;', "SELECT narad.produce('unsent', '1');",
+		"SELECT narad.ack(receipt) FROM narad.consume('unsent');", ''));
+	$one->rows("DO 'BEGIN FOR i IN 0 .. 1039 LOOP EXECUTE ''LISTEN u'' || i; END LOOP; END'");
+	while_stopped(sub {
+		command_ok([ 'pgbench', '-n', '-t', 1040, '-f', $script, '-h', $node->host, '-p', $node->port, 'postgres' ],
+			'1040 clients, one after the other in one session, leave a token and are told by nobody');
+		$one->rows("SELECT * FROM narad.consume('unsent', notify => 'done')");
+		$two->rows("SELECT * FROM narad.produce('unsent', '1')");
+	});
+	my $nunsent = 0;
+	ok(poll_until('a notification of done', sub {
+		$one->try('SELECT 1');
+		$nunsent += grep { $_->[0] =~ /^Asynchronous notification "u/ } @{ $one->{rows} };
+		return grep { $_->[0] =~ /^Asynchronous notification "done"/ } @{ $one->{rows} } }),
+		'... until the worker goes on');
+	is($nunsent, 1024, '... which tells as many as a group may have');
+}
+$node->safe_psql('postgres', 'DROP TABLE ended, ended_promise, discarded, discarded_promise, heard, unsent');
 # Who listens, and sits in a transaction, holds up the server's queue, and nothing
 # of ours.
 topic('idle');
@@ -306,7 +399,11 @@ DO $$ BEGIN
 	FOR i IN 1 .. 1024 LOOP PERFORM narad.consume('many', notify => 'c' || i); END LOOP;
 END $$}), '00000', '1024 tokens');
 is($one->try("SELECT narad.consume('many', notify => 'one more')"), '53200', '... are the most of a group');
-is($one->try("SELECT narad.consume('many', notify => 'c1', notify_ttl => '1 ms')"), '00000', '... one may be left again');
+is($one->try("SELECT narad.consume('many', notify => 'c1')"), '00000', '... one may be left again');
+$one->rows('DISCARD ALL');
+is($one->try("SELECT narad.consume('many', notify => 'one more')"), '00000', '... and those of a client that is gone give way');
+is(tokens_of('many'), '1024|1', '... one each');
+$node->safe_psql('postgres', 'DROP TABLE many');
 
 # In a pipeline a call that acknowledges and sleeps shares its transaction with what
 # came before, and its fate; or it is the first, and has one of its own.

@@ -47,6 +47,16 @@ sub crash
 	return;
 }
 
+# What is in memory has come to the state page, and to the disk.
+sub until_flushed
+{
+	my ($t) = @_;
+	poll_until('it is written', sub {
+		one_value($node, "SELECT sum(unpersisted_ranges) FROM narad.groups WHERE topic = '$t'::regclass") eq '0' });
+	my $lsn = one_value($node, 'SELECT pg_current_wal_insert_lsn()');
+	return poll_until('WAL is flushed', sub { one_value($node, "SELECT pg_current_wal_flush_lsn() >= '$lsn'") eq 't' });
+}
+
 # A backend is killed, and with it the cluster, which starts anew by itself.
 sub kill_backend
 {
@@ -184,6 +194,30 @@ crash();
 	$_->quit foreach ($a, $b);
 }
 
+# Suspects stay such when messages are not ordered by key any more: those without
+# an entry, and one that had come back before.
+fresh_topic('unkeyed', 4, ", max_deliveries => 9, ordering => 'key'");
+$node->safe_psql('postgres', "WITH four AS MATERIALIZED (SELECT * FROM narad.consume('unkeyed', 4))"
+	  . ' SELECT narad.nack(receipt) FROM four WHERE msg_offset = 2');
+is(batch('unkeyed', 4), '2:2', 'unkeyed: one of them for the second time');
+until_flushed('unkeyed');
+crash();
+{
+	my $s = narad_session($node);
+	my ($out) = $s->rows("SELECT receipt, msg_offset FROM narad.consume('unkeyed', 4)");
+	is($out->[1], '0', 'unkeyed: one is out, by key');
+	$node->safe_psql('postgres', "SELECT narad.alter_topic('unkeyed', ordering => 'none')");
+	is(batch('unkeyed', 4), '', 'unkeyed: the others wait for it without that, too');
+	$node->safe_psql('postgres', "SELECT count(*) FROM narad.produce('unkeyed', '4')");
+	is(batch('unkeyed', 4), '4:1', 'unkeyed: fresh ones do not');
+	$s->rows("SELECT narad.ack('$out->[0]')");
+	my @batches = map { join(' ', map { $_->[0] }
+		$s->rows("SELECT msg_offset, narad.ack(receipt) FROM narad.consume('unkeyed', 4)")) } 1 .. 4;
+	is(join('|', @batches), '1|2|3|', 'unkeyed: they come one at a time');
+	is($s->value("SELECT count(*) FROM narad.verify('unkeyed')"), '0', 'unkeyed: nothing is wrong');
+	$s->quit;
+}
+
 # The count of the one that is out does not depend on what was written besides.
 fresh_topic('counted', 1, ', max_deliveries => 4');
 is(batch('counted', 1), '0:1', 'counted: first');
@@ -210,10 +244,7 @@ SKIP:
 	$node->safe_psql('postgres', "SELECT narad_test.stop_release('consume-read')");
 	$s->finish;
 	$s->quit;
-	poll_until('it is written', sub {
-		one_value($node, "SELECT unpersisted_ranges FROM narad.groups WHERE topic = 'counted'::regclass") eq '0' });
-	my $lsn = one_value($node, 'SELECT pg_current_wal_insert_lsn()');
-	poll_until('WAL is flushed', sub { one_value($node, "SELECT pg_current_wal_flush_lsn() >= '$lsn'") eq 't' });
+	until_flushed('counted');
 	crash();
 	is(batch('counted', 1), '0:4', 'counted: nor one that nobody has seen');
 
@@ -227,10 +258,7 @@ SKIP:
 	$held->send("SELECT msg_offset FROM narad.consume('unseen')");
 	$node->safe_psql('postgres', "SELECT narad_test.stop_wait('consume-read')");
 	$s->rows("SELECT narad.nack('$second')");
-	poll_until('it is written', sub {
-		one_value($node, "SELECT unpersisted_ranges FROM narad.groups WHERE topic = 'unseen'::regclass") eq '0' });
-	$lsn = one_value($node, 'SELECT pg_current_wal_insert_lsn()');
-	poll_until('WAL is flushed', sub { one_value($node, "SELECT pg_current_wal_flush_lsn() >= '$lsn'") eq 't' });
+	until_flushed('unseen');
 	$node->stop('immediate');
 	$_->quit foreach ($s, $held);
 	$node->start;
