@@ -17,6 +17,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use NaradTest;
 
+plan skip_all => 'the library has no stop points' unless $ENV{NARAD_TESTING};
+
 # Plain acks are written late, so that only the clean stop can have done it.
 my $node = narad_node('code', conf => [ 'autovacuum = off',
 	"narad.frontier_write_interval = '10s'", "narad.frontier_flush_interval = '10s'" ]);
@@ -36,6 +38,8 @@ BEGIN
 	END LOOP;
 END $$;
 });
+
+$node->safe_psql('postgres', slurp_file("$FindBin::RealBin/../narad_test/narad_test.sql"));
 
 # A topic with messages 0 .. $n - 1 and its dead-letter topic, which belongs to
 # another role if one is given.
@@ -179,8 +183,8 @@ trigger_on('boss', 'alice', q{NEW.key := current_user; EXECUTE 'ALTER ROLE alice
 one_value($node, "SET ROLE alice; SELECT count(narad.nack(receipt)) FROM narad.consume('boss')");
 ok(logged(qr/ERROR:  (must be superuser|permission denied) .*moving offset 0 of partition 0 of topic "boss"/s),
 	'functions of a dead-letter topic have not the rights of the topic');
-trigger_on('boss', 'alice', 'NEW.key := current_user; RETURN NEW;')
-  if $node->safe_psql('postgres', 'SET ROLE alice; DROP FUNCTION on_boss() CASCADE') eq '';
+$node->safe_psql('postgres', 'SET ROLE alice; DROP FUNCTION on_boss() CASCADE');
+trigger_on('boss', 'alice', 'NEW.key := current_user; RETURN NEW;');
 ok(given_up('boss', 1), 'without them the message is moved');
 is(one_value($node, 'SELECT value, key FROM boss_letters'), '0|alice', 'in the name of who owns the dead letters');
 is(one_value($node, "SELECT count(*) FROM pg_roles WHERE rolsuper AND rolname IN ('alice', 'mallory')"), '0',
@@ -201,6 +205,27 @@ $node->safe_psql('postgres', 'GRANT alice TO mallory');
 ok(given_up('given', 1), 'it is moved when it may be');
 is(letters('given'), '0', 'once');
 
+# ---- moves that take long ------------------------------------------------------------
+
+# Each is cancelled, and between two of them the other duties have their turn.
+$node->safe_psql('postgres', q{
+CREATE FUNCTION doze() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(3600); END $$;
+SELECT narad.create_topic('told')});
+fresh_topic($_, 1) foreach ('slow', 'slower');
+$node->safe_psql('postgres', "CREATE TRIGGER t BEFORE INSERT ON ${_}_letters FOR EACH ROW EXECUTE FUNCTION doze()")
+  foreach ('slow', 'slower');
+$node->safe_psql('postgres', "SELECT FROM narad.consume('told', notify => 'told', notify_ttl => '1 hour')");
+$offset = -s $node->logfile;
+nack_all('slow');
+worker_hangs();
+nack_all('slower');
+$node->safe_psql('postgres', "SELECT narad_test.stop_arm('notify-commit'); SELECT narad.produce('told', '1')");
+ok(logged(qr/topic "slow".*topic "slower"/s), 'moves that take long are cancelled');
+$node->safe_psql('postgres', "SELECT narad_test.stop_release('notify-commit')");
+like(slurp_file($node->logfile, $offset), qr/topic "slow",.*"notify-commit".*topic "slower",/s,
+	'and other duties have their turn between two of them');
+$node->safe_psql('postgres', "DROP TABLE slow, slow_letters, slower, slower_letters");
+
 # ---- moves that cannot be cancelled ------------------------------------------------
 
 # The time of the code is over, and with it the worker.
@@ -219,9 +244,16 @@ like(slurp_file($node->logfile, $offset),
 	'the log says why');
 is(one_value($node, "SELECT count(*) FROM narad.consume('endless', 10)"), '0', 'the message is not delivered');
 is(one_value($node, "SELECT sum(dead_letters_waiting) FROM narad.groups WHERE topic = 'endless'::regclass"), '1', 'it waits');
-is(scalar(() = slurp_file($node->logfile, $offset) =~ /worker ends in functions/g), 1, 'and has ended one worker only');
 
-# It is not tried now, so nobody has to wait to take the function away.
+# Another letter is tried after 1 and 3 s; as long as that, it is not.
+fresh_topic('ticking', 1);
+trigger_on('ticking', 'postgres', q{RAISE 'tick';});
+nack_all('ticking');
+logged(qr/(ERROR:  tick.*){3}/s);
+is(scalar(() = slurp_file($node->logfile, $offset) =~ /worker ends in functions/g), 1, 'and has ended one worker only');
+$node->safe_psql('postgres', 'DROP TABLE ticking, ticking_letters');
+
+# So nobody has to wait to take the function away.
 $node->safe_psql('postgres', 'DROP TRIGGER t ON endless_letters');
 
 # A request to stop.
@@ -242,7 +274,7 @@ $node->start;
 is(one_value($node, "SELECT string_agg(msg_offset::text, ' ') FROM narad.consume('acked', 10)"), '1',
 	'and the last acks were written');
 $node->safe_psql('postgres', 'DROP TRIGGER t ON stopped_letters');
-nack_all('stopped');
+nack_all($_) foreach ('stopped', 'endless');
 ok(given_up('stopped', 2) && given_up('endless', 1), 'all messages are moved in the end');
 is(letters('stopped') . '|' . letters('endless'), '0 1|0', 'once each');
 
