@@ -740,7 +740,8 @@ narad_create_topic(PG_FUNCTION_ARGS)
 	segment_pages = take_segment_size(fcinfo, npartitions);
 	value_type = take_value_type(fcinfo);
 	take_settings(fcinfo, &change);
-	take_dead_letter_topic(fcinfo, &change, InvalidOid, GetUserId(), value_type);
+	take_dead_letter_topic(fcinfo, &change, InvalidOid, GetUserId(),
+						   value_type);
 
 	relid = create_table(PG_GETARG_TEXT_PP(0), value_type);
 	rel = table_open(relid, RowExclusiveLock);
