@@ -242,13 +242,12 @@ exit_from_code(int code, Datum arg)
 		return;
 	NaradUserCodeFailed();
 	AbortOutOfAnyTransaction();
-	if (ShutdownRequestPending)
-		stop_duties();
-	else
+	if (!ShutdownRequestPending)
 	{
 		NaradDeadLetterHung();
 		worker_end = NARAD_WORKER_RENEWED;
 	}
+	stop_duties();
 }
 
 /* Until there is a reason to leave. */
