@@ -237,7 +237,8 @@ nack_all('endless');
 worker_hangs();
 my $pid = worker_pid();
 nack_all('beside');
-ok(given_up('beside', 2), 'functions that cannot be cancelled do not hold the moves of others');
+ok(given_up('beside', 2), 'functions that cannot be cancelled do not hold the moves of others')
+  or die 'the worker hangs';
 isnt(worker_pid(), $pid, 'by another worker');
 like(slurp_file($node->logfile, $offset),
 	qr/FATAL:  terminating background worker.*moving offset 0 of partition 0 of topic "endless".*worker ends in functions of a dead-letter topic/s,
@@ -263,7 +264,8 @@ one_value($node, "SELECT count(narad.nack(receipt)) FROM narad.consume('stopped'
 worker_hangs();
 $pid = worker_pid();
 $node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
-ok(poll_until('the worker has left', sub { worker_pid() ne $pid }), 'a worker in such functions can be terminated');
+ok(poll_until('the worker has left', sub { worker_pid() ne $pid }), 'a worker in such functions can be terminated')
+  or die 'the worker hangs';
 
 # A fast shutdown, with an ack that is not on its page.
 fresh_topic('acked', 2);
