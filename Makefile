@@ -82,6 +82,7 @@ OBJS = \
 	src/worker/worker_notify.o \
 	src/worker/worker_retention.o \
 	src/worker/worker_save.o \
+	src/worker/worker_usercode.o \
 	src/worker/worker_utility.o \
 	src/sql/sql_admin.o \
 	src/sql/sql_args.o \

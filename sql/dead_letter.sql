@@ -184,7 +184,7 @@ BEGIN
 END $$;
 SELECT * FROM back;
 
--- The functions of a dead-letter topic run as the owner, and not as more.
+-- The functions of a dead-letter topic run as its owner, and not as more.
 SET ROLE regress_dead_owner;
 SELECT narad.create_topic('dead_owned_letters');
 SELECT narad.create_topic('dead_owned', max_deliveries => 1, dead_letter_topic => 'dead_owned_letters');
@@ -196,21 +196,26 @@ END $$;
 CREATE TRIGGER who BEFORE INSERT ON dead_owned_letters FOR EACH ROW EXECUTE FUNCTION dead_who();
 SELECT count(*) FROM narad.produce('dead_owned', '1');
 GRANT SELECT, UPDATE ON dead_owned TO regress_dead_other;
+RESET ROLE;
+ALTER TABLE dead_owned OWNER TO CURRENT_USER;
 SET ROLE regress_dead_other;
 SELECT narad.nack(receipt) FROM narad.consume('dead_owned');
 RESET ROLE;
 CALL pg_temp.wait_for('dead_owned', 1);
 SELECT key, value FROM dead_owned_letters;
--- The owner may not append any more: it waits until he may.
+-- The topic's owner may not act for the other: it waits until he may.
 SET ROLE regress_dead_owner;
 DROP TRIGGER who ON dead_owned_letters;
 RESET ROLE;
+ALTER TABLE dead_owned OWNER TO regress_dead_owner;
 ALTER TABLE dead_owned_letters OWNER TO regress_dead_other;
+GRANT INSERT ON dead_owned_letters TO regress_dead_owner;
+SELECT pg_temp.attempt('SELECT narad.alter_topic(''dead_owned'', dead_letter_topic => ''dead_owned_letters'')');
 SELECT count(*) FROM narad.produce('dead_owned', '2');
 SELECT narad.nack(receipt) FROM narad.consume('dead_owned');
 SELECT pg_sleep(0.1);
 SELECT dead_letters_waiting FROM narad.groups WHERE topic = 'dead_owned'::regclass;
-GRANT INSERT ON dead_owned_letters TO regress_dead_owner;
+GRANT regress_dead_other TO regress_dead_owner;
 CALL pg_temp.wait_for('dead_owned', 2);
 SELECT value FROM dead_owned_letters ORDER BY msg_offset;
 

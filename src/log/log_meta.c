@@ -334,7 +334,8 @@ NaradFindUsedBlock(Relation rel, NaradTopicId topic_id, BlockNumber from,
 static bool
 is_written_behind(Relation rel)
 {
-	BlockNumber end = Min(RelationGetNumberOfBlocks(rel), PROBED_BLOCKS);
+	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
+	BlockNumber end = Min(nblocks, PROBED_BLOCKS);
 	PGAlignedBlock copy;
 	BlockNumber block;
 

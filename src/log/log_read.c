@@ -1246,7 +1246,8 @@ NaradPartitionBounds(Relation rel, NaradRelInfo *info, int partition,
 		NaradHullPoll(part);
 		*earliest = pg_atomic_read_u64(&part->start_offset);
 		*end = pg_atomic_read_u64(&part->end_offset);
-		*stable = Min(NaradHullLastStable(part), *end);
+		*stable = NaradHullLastStable(part);
+		*stable = Min(*stable, *end);
 		return;
 	}
 

@@ -287,8 +287,8 @@ static bool
 is_used_behind(Relation rel, BlockNumber dir_block, uint32 segment_pages)
 {
 	NaradRelInfo *info = NaradRelInfoGet(rel);
-	uint64		end = Min((uint64) RelationGetNumberOfBlocks(rel),
-						  dir_block + group_blocks(segment_pages));
+	uint64		nblocks = RelationGetNumberOfBlocks(rel);
+	uint64		end = Min(nblocks, dir_block + group_blocks(segment_pages));
 
 	return info != NULL &&
 		NaradFindUsedBlock(rel, info->topic_id, dir_block + 1,

@@ -37,6 +37,7 @@
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "storage/shmem.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/datetime.h"
 #include "utils/fmgrprotos.h"
@@ -331,6 +332,27 @@ NaradDeadLetterClaim(NaradShard *shard, NaradGroupId group_id,
 	shard->topic->move_began = now;
 	LWLockRelease(&DeadLetterCtl->lock);
 	return true;
+}
+
+/*
+ * Dead letters are appended as the owner of the dead-letter topic: errors with
+ * 42501 unless the owner of the topic they come from has that role's
+ * privileges.
+ */
+void
+NaradDeadLetterCheckOwner(Oid owner, Relation target)
+{
+	Oid			role = target->rd_rel->relowner;
+
+	if (has_privs_of_role(owner, role))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("owner of the topic does not have the privileges of the owner of dead-letter topic \"%s\"",
+					RelationGetRelationName(target)),
+			 errdetail("Dead letters are appended as role \"%s\", of which role \"%s\" is no member.",
+					   GetUserNameFromId(role, false),
+					   GetUserNameFromId(owner, false))));
 }
 
 /*

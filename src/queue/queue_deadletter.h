@@ -58,6 +58,9 @@ extern bool NaradDeadLetterClaim(NaradShard *shard, NaradGroupId group_id,
 								 const NaradTopicSettings *settings,
 								 NaradDeadLetter *letter);
 
+/* 42501 unless the owner of a topic may have its dead letters moved there. */
+extern void NaradDeadLetterCheckOwner(Oid owner, Relation target);
+
 /* The message itself is gone: settled without a move. */
 extern void NaradDeadLetterLost(NaradShard *shard, NaradGroupId group_id,
 								const NaradDeadLetter *letter);

@@ -465,7 +465,11 @@ NaradDedupForget(NaradQueueTopic *topic, int64 window)
 	 */
 	pg_atomic_write_u64(&topic->ids_due, 0);
 	for (int i = 0; i < DEDUP_STRIPES; i++)
-		due = Min(due, forget_stripe(&dedup->stripes[i], window));
+	{
+		TimestampTz next = forget_stripe(&dedup->stripes[i], window);
+
+		due = Min(due, next);
+	}
 	if (due != DT_NOEND)
 		set_ids_due(topic, Max(due - GetCurrentTimestamp(), slack(window)));
 }

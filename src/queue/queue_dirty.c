@@ -503,15 +503,16 @@ NaradDirtyWasVisited(Oid database)
 }
 
 /*
- * Doubles the wait before the next start; one that failed long ago does not
- * count.
+ * Doubles the wait before the next start, unless that does not count as a
+ * failure; one that failed long ago does not count.
  */
 static void
-back_off(NaradDatabase *db)
+back_off(NaradDatabase *db, bool failed)
 {
 	int64		now = NaradClockNow();
 
-	if (db->retry_delay == 0 || now - db->retry_at > RETRY_FORGET_US)
+	if (!failed || db->retry_delay == 0 ||
+		now - db->retry_at > RETRY_FORGET_US)
 		db->retry_delay = RETRY_FIRST_US;
 	else
 		db->retry_delay = Min(db->retry_delay * 2, RETRY_LAST_US);
@@ -526,7 +527,7 @@ back_off(NaradDatabase *db)
  * another is started in a while.
  */
 void
-NaradDirtyLeaveWorker(bool done)
+NaradDirtyLeaveWorker(NaradWorkerEnd end)
 {
 	NaradDatabase *db;
 
@@ -536,13 +537,13 @@ NaradDirtyLeaveWorker(bool done)
 	{
 		db->worker_pid = 0;
 		db->worker_latch = NULL;
-		if (done && db->ndirty == 0)
+		if (end == NARAD_WORKER_DONE && db->ndirty == 0)
 		{
 			db->is_wanted = false;
 			db->retry_at = db->retry_delay = 0;
 		}
 		else
-			back_off(db);
+			back_off(db, end != NARAD_WORKER_RENEWED);
 		wake_launcher();
 	}
 	LWLockRelease(&DirtyCtl->lock);
@@ -563,7 +564,7 @@ NaradDirtyStartFailed(Oid database)
 	if (db != NULL && db->is_starting)
 	{
 		db->is_starting = false;
-		back_off(db);
+		back_off(db, true);
 	}
 	LWLockRelease(&DirtyCtl->lock);
 }

@@ -73,8 +73,16 @@ extern bool NaradDirtyBecomeWorker(void);
 extern void NaradDirtyVisited(void);
 extern bool NaradDirtyWasVisited(Oid database);
 
-/* It no longer is; done: until somebody announces the database again. */
-extern void NaradDirtyLeaveWorker(bool done);
+/* How one ends, and when there is another. */
+typedef enum NaradWorkerEnd
+{
+	NARAD_WORKER_FAILED,		/* after a wait that grows */
+	NARAD_WORKER_RENEWED,		/* after a moment */
+	NARAD_WORKER_DONE			/* when somebody announces the database again */
+} NaradWorkerEnd;
+
+/* This process no longer is the worker. */
+extern void NaradDirtyLeaveWorker(NaradWorkerEnd end);
 extern void NaradDirtyStartFailed(Oid database);	/* asks again later */
 extern int	NaradDirtyWorkerPid(Oid database);	/* 0 if none */
 extern bool NaradDirtyHasWorker(void);	/* this database */

@@ -227,8 +227,12 @@ NaradServeArm(NaradWaitPart *part, NaradGroup *group, NaradGroupId group_id)
 		NaradShard *shard = NaradShardFind(group, group_id, i);
 
 		if (shard != NULL)
-			earliest = Min(earliest,
-						   pg_atomic_read_u64(&shard->next_deadline));
+		{
+			/* Read once: Min() could compare one value and give another. */
+			uint64		deadline = pg_atomic_read_u64(&shard->next_deadline);
+
+			earliest = Min(earliest, deadline);
+		}
 	}
 	if (earliest == NARAD_NO_DEADLINE)
 		return;

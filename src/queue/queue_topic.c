@@ -696,7 +696,8 @@ NaradQueueTopicChanged(int *nchanged)
 	int			max = list_changed(NULL, 0);
 	NaradTopicChange *changed = palloc(sizeof(NaradTopicChange) * (max + 1));
 
-	*nchanged = Min(list_changed(changed, max), max);
+	*nchanged = list_changed(changed, max);
+	*nchanged = Min(*nchanged, max);
 	return changed;
 }
 

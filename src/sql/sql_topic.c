@@ -69,6 +69,7 @@
 #include "log/log_partition.h"
 #include "log/log_retain.h"
 #include "log/log_tableam.h"
+#include "queue/queue_deadletter.h"
 #include "queue/queue_topic.h"
 #include "sql/sql_args.h"
 #include "sql/sql_topic.h"
@@ -488,13 +489,13 @@ check_circle(Oid relid, Oid target)
 }
 
 /*
- * Where dead letters go: a topic that the caller owns, too, with values of the
- * same type.  It stays locked, so that it is there when the setting is.  The
- * OID is invalid for a topic that is to be made.
+ * Where dead letters go: a topic that the caller owns, and the owner of the
+ * topic, too, with values of the same type.  It stays locked, so that it is
+ * there when the setting is.  The OID is invalid for a topic that is to be made.
  */
 static void
 take_dead_letter_topic(FunctionCallInfo fcinfo, SettingsChange *change,
-					   Oid relid, Oid value_type)
+					   Oid relid, Oid owner, Oid value_type)
 {
 	text	   *name;
 	Relation	target;
@@ -506,6 +507,7 @@ take_dead_letter_topic(FunctionCallInfo fcinfo, SettingsChange *change,
 							 AccessShareLock);
 	NaradTopicCheck(target);
 	NaradTopicCheckOwner(target);
+	NaradDeadLetterCheckOwner(owner, target);
 	if (NaradTopicSettingsGet(target)->value_type != value_type)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
@@ -746,7 +748,8 @@ narad_create_topic(PG_FUNCTION_ARGS)
 	segment_pages = take_segment_size(fcinfo, npartitions);
 	value_type = take_value_type(fcinfo);
 	take_settings(fcinfo, &change);
-	take_dead_letter_topic(fcinfo, &change, InvalidOid, value_type);
+	take_dead_letter_topic(fcinfo, &change, InvalidOid, GetUserId(),
+						   value_type);
 
 	relid = create_table(PG_GETARG_TEXT_PP(0), value_type);
 	rel = try_table_open(relid, RowExclusiveLock);
@@ -833,6 +836,7 @@ narad_alter_topic(PG_FUNCTION_ARGS)
 	LockRelation(rel, ShareUpdateExclusiveLock);
 	take_settings(fcinfo, &change);
 	take_dead_letter_topic(fcinfo, &change, RelationGetRelid(rel),
+						   rel->rd_rel->relowner,
 						   NaradTopicSettingsGet(rel)->value_type);
 	take_reset(fcinfo, &change);
 	refuse_changes(fcinfo, rel);

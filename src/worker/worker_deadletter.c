@@ -11,9 +11,8 @@
  * Locks:      RowExclusiveLock on the topic and on its dead-letter topic, both
  *             got only if free: the worker waits for nobody.
  * Runs in:    the worker.  The append, which may run functions that users made,
- *             runs as the owner of the topic that the message comes from, in a
- *             security-restricted operation, with a search_path that holds
- *             nothing of theirs, and for a limited time.
+ *             runs as the owner of the dead-letter topic, whose functions these
+ *             are, within the bounds of worker_usercode.c.
  * WAL:        of the append; the journal of acks.
  * On error:   logged, with the position of the message; it is tried again
  *             after a wait.
@@ -25,6 +24,14 @@
  *
  * Without a dead-letter topic, or if it is no topic any more, the message is
  * settled and counted.
+ *
+ * Who owns the dead-letter topic chooses the code that runs, so it runs with his
+ * rights: the owner of the topic that the message comes from, who may be
+ * anybody, would lend him his.  In turn that owner has to have the other's
+ * privileges, at each move, since nobody else may write there in his name.
+ *
+ * A move that could not be cancelled, and ended the worker, puts off all of its
+ * topic for so long that the next workers get to their duties.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -43,7 +50,6 @@
 #include "utils/guc.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/timeout.h"
 
 #include "base/base_stop.h"
 #include "log/log_read.h"
@@ -52,12 +58,17 @@
 #include "queue/queue_retain.h"
 #include "queue/queue_topic.h"
 #include "worker/worker_duty.h"
+#include "worker/worker_usercode.h"
 
-/* Moves before the other duties have their turn. */
+/* Moves before the other duties have their turn, and how long they may take. */
 #define MOVES_A_ROUND	64
+#define ROUND_US		INT64CONST(200000)
 
 /* An append that takes longer is cancelled. */
 #define APPEND_LIMIT_MS	3000
+
+/* A topic waits so long whose move was not to be cancelled. */
+#define HUNG_WAIT_MINUTES	10
 
 /* A topic that is locked is left alone so long. */
 #define LOCKED_WAIT_US	INT64CONST(200000)
@@ -78,6 +89,9 @@ typedef struct Move
 	bool		claimed;		/* letter is set, and pinned */
 } Move;
 
+/* Of whose messages one was appended last. */
+static NaradTopicId moving_topic;
+
 /* For the log: which message it was. */
 static void
 move_context(void *arg)
@@ -92,10 +106,7 @@ move_context(void *arg)
 
 /* ------------------------------------------------------------ the append */
 
-/*
- * What was checked when the setting was made may have changed since; the
- * current user is the one who appends.
- */
+/* What was checked when the setting was made may have changed since. */
 static void
 check_target(const Move *move)
 {
@@ -112,7 +123,7 @@ check_target(const Move *move)
 				 errmsg("dead-letter topic \"%s\" has values of another type than topic \"%s\"",
 						RelationGetRelationName(move->target),
 						RelationGetRelationName(move->rel))));
-	NaradTopicCheckAcl(move->target, ACL_INSERT);
+	NaradDeadLetterCheckOwner(move->rel->rd_rel->relowner, move->target);
 }
 
 /* Key, value and headers of the dead letter. */
@@ -137,36 +148,22 @@ form_row(const Move *move, HeapTuple tuple, Datum *row, bool *isnull)
 }
 
 /*
- * Appends as the owner of the topic, whose functions these are, and with no
- * more rights than he has.  A message that could be produced can be moved, by
- * some headers longer.
+ * Appends as the owner of the dead-letter topic.  A message that could be
+ * produced can be moved, by some headers longer.
  */
 static void
 append_as_owner(const Move *move, HeapTuple tuple)
 {
 	Datum		row[ROW_COLUMNS];
 	bool		isnull[ROW_COLUMNS];
-	Oid			user;
-	int			context;
-	int			guc_level;
 
-	form_row(move, tuple, row, isnull);
-	GetUserIdAndSecContext(&user, &context);
-	SetUserIdAndSecContext(move->rel->rd_rel->relowner,
-						   context | SECURITY_RESTRICTED_OPERATION);
-	guc_level = NewGUCNestLevel();
-	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_SUSET,
-							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-	(void) set_config_option("narad.max_message_size", "256MB", PGC_SUSET,
-							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-
-	enable_timeout_after(STATEMENT_TIMEOUT, APPEND_LIMIT_MS);
 	check_target(move);
+	form_row(move, tuple, row, isnull);
+	moving_topic = move->info.topic_id;
+	NaradUserCodeBegin(move->target->rd_rel->relowner, APPEND_LIMIT_MS);
+	NaradTopicCheckAcl(move->target, ACL_INSERT);
 	NaradDeadLetterAppend(move->target, row, isnull);
-	disable_timeout(STATEMENT_TIMEOUT, false);
-
-	AtEOXact_GUC(false, guc_level);
-	SetUserIdAndSecContext(user, context);
+	NaradUserCodeEnd();
 }
 
 /* -------------------------------------------------------------- one move */
@@ -281,8 +278,7 @@ static void
 move_failed(const NaradDirtyItem *item, bool claimed)
 {
 	HOLD_INTERRUPTS();
-	disable_timeout(STATEMENT_TIMEOUT, false);
-	QueryCancelPending = false;
+	NaradUserCodeFailed();
 	EmitErrorReport();
 	AbortCurrentTransaction();
 	FlushErrorState();
@@ -319,6 +315,7 @@ try_move(const NaradDirtyItem *item)
 		move_failed(item, move->claimed);
 	}
 	PG_END_TRY();
+	NaradUserCodeForget();
 	MemoryContextSwitchTo(context);
 	pfree(move);
 }
@@ -335,7 +332,8 @@ deadletter_run(int64 now)
 	if (!NaradDeadLetterNext(&item, now, &next))
 		return next;
 	pgstat_report_activity(STATE_RUNNING, "moving dead letters");
-	for (i = 0; i < MOVES_A_ROUND && !ShutdownRequestPending; i++)
+	for (i = 0; i < MOVES_A_ROUND && !ShutdownRequestPending &&
+		 NaradClockNow() - now < ROUND_US; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		try_move(&item);
@@ -347,6 +345,23 @@ deadletter_run(int64 now)
 	pgstat_report_stat(false);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	return next;
+}
+
+/*
+ * NaradDeadLetterHung
+ *
+ * The process ends in code that was run by a move, and its transaction was
+ * aborted: that topic's moves are left alone for a while.
+ */
+void
+NaradDeadLetterHung(void)
+{
+	NaradDeadLetterPostpone(moving_topic, NaradClockNow() +
+							HUNG_WAIT_MINUTES * INT64CONST(60000000));
+	ereport(LOG,
+			(errmsg("worker ends in functions of a dead-letter topic"),
+			 errdetail("Moves from the same topic are tried again in %d minutes.",
+					   HUNG_WAIT_MINUTES)));
 }
 
 const NaradDuty NaradDeadLetterDuty = {

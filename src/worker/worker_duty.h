@@ -43,6 +43,10 @@ typedef struct NaradDuty
 
 extern const NaradDuty NaradFrontierDuty;	/* worker_frontier.c */
 extern const NaradDuty NaradDeadLetterDuty; /* worker_deadletter.c */
+
+/* The exit has aborted a move in whose code the process ends. */
+extern void NaradDeadLetterHung(void);
+
 extern const NaradDuty NaradNotifyDuty; /* worker_notify.c */
 extern const NaradDuty NaradRetentionDuty;	/* worker_retention.c */
 extern const NaradDuty NaradDedupDuty;	/* worker_dedup.c */

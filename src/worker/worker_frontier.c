@@ -41,6 +41,7 @@
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "postmaster/interrupt.h"
 #include "storage/lmgr.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -229,7 +230,8 @@ frontier_is_busy(void)
 
 /*
  * What backends settle while they leave is written, too.  Where somebody wants
- * the database for himself, nobody is waited for.  What could not be written,
+ * the database for himself, or only the worker leaves, nobody is waited for:
+ * without a worker acks are journalled.  What could not be written,
  * its topic being locked, is tried for a while; what failed before, once more.
  */
 static void
@@ -237,8 +239,8 @@ frontier_stop(void)
 {
 	int64		until = NaradClockNow() + STOP_WAIT_MS * INT64CONST(1000);
 
-	while (NaradDirtyAttached() > 0 && !NaradDirtyIsBarred() &&
-		   NaradClockNow() < until)
+	while (ShutdownRequestPending && NaradDirtyAttached() > 0 &&
+		   !NaradDirtyIsBarred() && NaradClockNow() < until)
 		NaradWorkerSleep(STOP_POLL_MS);
 
 	write_dirty_shards(true);

@@ -14,7 +14,10 @@
  *             second to a minute; the others are not held up by it.
  *
  * SIGTERM is a request to stop, not to die: duties then do what must not be
- * lost.
+ * lost.  Only in code that users wrote the process dies of it, since that may
+ * never come to an end (worker_usercode.c); then the exit has them do that.  If
+ * it was that code's time which was over, the worker makes room for another,
+ * which does everything else before it runs such code again.
  *
  * Copyright (c) 2026, the Narad authors
  *
@@ -42,6 +45,7 @@
 #include "queue/queue_lease.h"
 #include "worker/worker_duty.h"
 #include "worker/worker_launcher.h"
+#include "worker/worker_usercode.h"
 
 #define FAILURE_FIRST_US	INT64CONST(1000000)
 #define FAILURE_LAST_US		INT64CONST(60000000)
@@ -50,10 +54,10 @@
 static const NaradDuty *const duties[] = {
 	&NaradNotifyDuty,
 	&NaradFrontierDuty,
-	&NaradDeadLetterDuty,
 	&NaradSaveDuty,				/* after the pages are written */
 	&NaradRetentionDuty,
 	&NaradDedupDuty,
+	&NaradDeadLetterDuty,		/* last, as the process may end in it */
 };
 
 /* What is known of each. */
@@ -65,12 +69,24 @@ typedef struct DutyState
 
 static DutyState duty_states[lengthof(duties)];
 static MemoryContext duty_context;
-static bool is_done;			/* leaves because there is nothing to do */
+static NaradWorkerEnd worker_end = NARAD_WORKER_FAILED;
 
 static void
 worker_exit(int code, Datum arg)
 {
-	NaradDirtyLeaveWorker(is_done);
+	NaradDirtyLeaveWorker(worker_end);
+}
+
+/* SIGTERM */
+static void
+shutdown_requested(SIGNAL_ARGS)
+{
+	int			save_errno = errno;
+
+	ShutdownRequestPending = true;
+	NaradUserCodeStop();
+	SetLatch(MyLatch);
+	errno = save_errno;
 }
 
 /*
@@ -147,7 +163,12 @@ run_duties(void)
 	int			i;
 
 	for (i = 0; i < lengthof(duties); i++)
-		next = Min(next, run_duty(i, false));
+	{
+		/* Not in the macro, which would run it twice. */
+		int64		when = run_duty(i, false);
+
+		next = Min(next, when);
+	}
 	return next;
 }
 
@@ -197,12 +218,42 @@ milliseconds_until(int64 when)
 	return when <= now ? 0 : (long) Min((when - now + 999) / 1000, INT_MAX);
 }
 
+/* What must not be lost. */
+static void
+stop_duties(void)
+{
+	int			i;
+
+	for (i = 0; i < lengthof(duties); i++)
+	{
+		if (duties[i]->stop != NULL)
+			(void) run_duty(i, true);
+	}
+}
+
+/*
+ * The process ends, maybe in code that users wrote.  Nothing can be caught any
+ * more: an error here would end this function, and the exit go on.
+ */
+static void
+exit_from_code(int code, Datum arg)
+{
+	if (!NaradUserCodeIsRunning())
+		return;
+	NaradUserCodeFailed();
+	AbortOutOfAnyTransaction();
+	if (!ShutdownRequestPending)
+	{
+		NaradDeadLetterHung();
+		worker_end = NARAD_WORKER_RENEWED;
+	}
+	stop_duties();
+}
+
 /* Until there is a reason to leave. */
 static void
 worker_loop(void)
 {
-	int			i;
-
 	while (!ShutdownRequestPending)
 	{
 		int64		next = run_duties();
@@ -210,17 +261,13 @@ worker_loop(void)
 		NaradDirtyVisited();
 		if (!is_busy() && !is_needed())
 		{
-			is_done = true;
+			worker_end = NARAD_WORKER_DONE;
 			return;
 		}
 		if (!ShutdownRequestPending)
 			NaradWorkerSleep(milliseconds_until(next));
 	}
-	for (i = 0; i < lengthof(duties); i++)
-	{
-		if (duties[i]->stop != NULL)
-			(void) run_duty(i, true);
-	}
+	stop_duties();
 }
 
 /*
@@ -251,7 +298,7 @@ NaradWorkerMain(Datum arg)
 {
 	Oid			database = DatumGetObjectId(arg);
 
-	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	pqsignal(SIGTERM, shutdown_requested);
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	BackgroundWorkerUnblockSignals();
 
@@ -263,6 +310,7 @@ NaradWorkerMain(Datum arg)
 	if (!NaradDirtyBecomeWorker())
 		proc_exit(0);
 	before_shmem_exit(worker_exit, (Datum) 0);
+	before_shmem_exit(exit_from_code, (Datum) 0);	/* runs first */
 	pgstat_report_appname("narad worker");
 	pgstat_report_activity(STATE_IDLE, NULL);
 	duty_context = AllocSetContextCreate(TopMemoryContext, "narad duty",

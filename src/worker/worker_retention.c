@@ -192,7 +192,11 @@ retain_topic(Relation rel, WatchedTopic *topic)
 	topic->due = monotonic_time(result.next);
 	topic->wants_cut = wants_cut || result.nfreed > 0;
 	if (result.blocked)
-		topic->due = Min(topic->due, retry_time(topic));
+	{
+		int64		retry = retry_time(topic);
+
+		topic->due = Min(topic->due, retry);
+	}
 	else
 		topic->retry_delay = 0;
 	cut_file(rel, &info, topic);

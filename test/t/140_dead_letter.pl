@@ -5,7 +5,7 @@
 #     standby takes over.
 #
 # A move that fails, or hangs, is tried again, harms no other message and no other
-# topic; what runs in it has the owner's rights and no more.
+# topic.  What the functions that run in it may do is 142_dead_letter_code's.
 
 use strict;
 use warnings;
@@ -246,37 +246,6 @@ fresh_topic('unlocked', 1, 1);
 }
 ok(given_up('locked', 1), 'and is moved to when it is free');
 is(letters('locked'), '0', 'once');
-
-# ---- whose rights -------------------------------------------------------------
-
-$offset = -s $node->logfile;
-$node->safe_psql('postgres', q{
-CREATE ROLE mallory; GRANT CREATE ON SCHEMA public TO mallory;
-SET ROLE mallory;
-SELECT narad.create_topic('mine_letters');
-SELECT narad.create_topic('mine', max_deliveries => 1, dead_letter_topic => 'mine_letters');
-SELECT count(*) FROM narad.produce_array('mine', '[0]');
-CREATE FUNCTION climb() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-	EXECUTE 'RESET SESSION AUTHORIZATION';
-	EXECUTE 'ALTER ROLE mallory SUPERUSER';
-	RETURN NULL;
-END $$;
-CREATE CONSTRAINT TRIGGER climb AFTER INSERT ON mine_letters DEFERRABLE INITIALLY DEFERRED
-	FOR EACH ROW EXECUTE FUNCTION climb()});
-nack_some('mine', 1);
-ok(poll_until('it is refused', sub {
-	slurp_file($node->logfile, $offset) =~ /cannot fire deferred trigger within security-restricted operation/ }),
-	'a deferred trigger does not run as the worker');
-$node->safe_psql('postgres', q{SET ROLE mallory; DROP TRIGGER climb ON mine_letters;
-CREATE TRIGGER climb BEFORE INSERT ON mine_letters FOR EACH ROW EXECUTE FUNCTION climb()});
-ok(poll_until('it is refused', sub {
-	slurp_file($node->logfile, $offset) =~ /cannot set parameter "session_authorization" within security-restricted operation/ }),
-	'nor does one leave its rights behind');
-is(one_value($node, "SELECT rolsuper FROM pg_roles WHERE rolname = 'mallory'"), 'f', 'nobody was raised');
-$node->safe_psql('postgres', 'SET ROLE mallory; DROP TRIGGER climb ON mine_letters');
-ok(given_up('mine', 1), 'and the message is moved in the end');
-is(letters('mine'), '0', 'once');
 
 # ---- what they leave ----------------------------------------------------------------
 
