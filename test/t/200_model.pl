@@ -6,7 +6,7 @@
 # model allows.  By key, with delays, with dead letters, once only, under caps, and
 # while retention drops what is settled, or too much.
 #
-# NARAD_MODEL_OPERATIONS: how many statements (20000).  NARAD_SEED: of the
+# NARAD_MODEL_OPERATIONS: how many statements (200000).  NARAD_SEED: of the
 # random choices; the same in each run, so that what fails was changed and not
 # drawn, or "random"; printed, and replayable.
 
@@ -20,7 +20,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use NaradTest;
 
-my $operations = $ENV{NARAD_MODEL_OPERATIONS} || 20000;
+my $operations = $ENV{NARAD_MODEL_OPERATIONS} || 200000;
 my $seed = $ENV{NARAD_SEED} || 20261130;
 $seed = int(rand(1 << 30)) if $seed eq 'random';
 my $restarts = int($operations / 20000);
