@@ -267,15 +267,20 @@ count_due(Relation rel, const NaradRetainPolicy *policy, int partition,
 }
 
 /*
- * Readers come to know that the partition begins behind its n oldest segments.
+ * Readers come to know that the partition begins behind its n oldest segments,
+ * or where it began already: those that a try before could not free may be more.
  * Whoever finds one of these in the map looks at the start afterwards.
  */
 static void
 raise_start(NaradLogPartition *part, int n)
 {
+	uint64		start;
+
 	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
 	Assert((uint32) n < part->nmap);
-	pg_atomic_write_u64(&part->start_offset, part->map[n].first_offset);
+	start = Max(pg_atomic_read_u64(&part->start_offset),
+				part->map[n].first_offset);
+	pg_atomic_write_u64(&part->start_offset, start);
 	LWLockRelease(&part->tail_lock);
 }
 

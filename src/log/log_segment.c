@@ -1015,7 +1015,10 @@ prepare_meta_pages(Relation rel, BlockNumber first_block, uint32 npages)
 	NaradSegmentWarmPages(rel, first_block, 0, npages, NULL);
 }
 
-/* Sets one entry; extension and allocator lock are held. */
+/*
+ * Sets one entry; the allocator lock is held, and the extension lock if the page
+ * may be a new one.
+ */
 static void
 set_entry(Relation rel, NaradLogTopic *topic, const NaradSegmentRef *ref,
 		  const NaradSegmentEntry *entry)

@@ -122,7 +122,7 @@ extern void NaradXLogFreezeSegment(Relation rel, Buffer buffer, int index,
 
 /*
  * Makes sure that no crash gives an offset again that is about to be told, be
- * it of a record of an open transaction, or the next one to be given.  No lock
+ * it of a record of an open transaction, or the next one to be given.  No LWLock
  * may be held: this may wait for the disk.
  */
 extern void NaradXLogFlushOffsets(Relation rel);

@@ -52,6 +52,7 @@ typedef struct NaradDatabase
 	int			nbars;			/* statements that keep workers away */
 	int			worker_pid;		/* 0: none */
 	Latch	   *worker_latch;
+	pg_atomic_uint32 nwakes;	/* how often that was set */
 	int64		retry_at;		/* monotonic us: do not start one before */
 	int64		retry_delay;	/* us; doubles with each failure */
 	dlist_head	dirty;			/* of NaradShard.dirty_node */
@@ -103,6 +104,7 @@ make_database(Oid database)
 			return NULL;
 		dlist_init(&db->dirty);
 		pg_atomic_init_u32(&db->nattached, 0);
+		pg_atomic_init_u32(&db->nwakes, 0);
 		dlist_push_tail(&DirtyCtl->databases, &db->node);
 	}
 	db->database = database;
@@ -116,13 +118,21 @@ wake_launcher(void)
 		SetLatch(DirtyCtl->launcher_latch);
 }
 
+/* The lock is held, if only to share. */
+static void
+wake_worker(NaradDatabase *db)
+{
+	pg_atomic_fetch_add_u32(&db->nwakes, 1);
+	SetLatch(db->worker_latch);
+}
+
 /* There is something to do: wakes the worker, or has one started. */
 static void
 want_worker(NaradDatabase *db)
 {
 	db->is_wanted = true;
 	if (db->worker_latch != NULL)
-		SetLatch(db->worker_latch);
+		wake_worker(db);
 	else
 		wake_launcher();
 }
@@ -284,7 +294,7 @@ NaradDirtyWake(Oid database)
 	LWLockAcquire(&DirtyCtl->lock, LW_SHARED);
 	db = find_database(database);
 	if (db != NULL && db->worker_latch != NULL)
-		SetLatch(db->worker_latch);
+		wake_worker(db);
 	LWLockRelease(&DirtyCtl->lock);
 }
 
@@ -460,6 +470,27 @@ NaradDirtyBecomeWorker(void)
 	}
 	LWLockRelease(&DirtyCtl->lock);
 	return accepted;
+}
+
+/*
+ * NaradDirtyWakes
+ *
+ * How often this database's worker was woken so far.  The latch alone does not
+ * tell: whatever waits for something in the meantime, such as a lock or a page
+ * that another reads, resets it.
+ */
+uint32
+NaradDirtyWakes(void)
+{
+	NaradDatabase *db;
+	uint32		nwakes = 0;
+
+	LWLockAcquire(&DirtyCtl->lock, LW_SHARED);
+	db = find_database(MyDatabaseId);
+	if (db != NULL)
+		nwakes = pg_atomic_read_u32(&db->nwakes);
+	LWLockRelease(&DirtyCtl->lock);
+	return nwakes;
 }
 
 /*

@@ -46,6 +46,7 @@ extern int	NaradDirtyCount(void);	/* of this database */
 
 /* Wakes a database's worker, if it has one, to look around. */
 extern void NaradDirtyWake(Oid database);
+extern uint32 NaradDirtyWakes(void);	/* how often, this database's */
 
 /* The same, or has one started.  No error. */
 extern void NaradDirtyWant(Oid database);

@@ -523,14 +523,40 @@ NaradQueueRetain(Relation rel, const NaradRelInfo *info,
 		overtake_groups(rel, &own_info, true);
 }
 
+/* Does a sealed segment end in (was, frontier]? */
+static bool
+segment_ends_between(NaradLogPartition *part, NaradOffset was,
+					 NaradOffset frontier)
+{
+	uint32		low = 1;
+	uint32		high;
+	bool		found;
+
+	LWLockAcquire(&part->map_lock, LW_SHARED);
+	high = part->nmap;
+	while (low < high)
+	{
+		uint32		mid = low + (high - low) / 2;
+
+		if (part->map[mid].first_offset > was)
+			high = mid;
+		else
+			low = mid + 1;
+	}
+	found = low < part->nmap && part->map[low].first_offset <= frontier;
+	LWLockRelease(&part->map_lock);
+	return found;
+}
+
 /*
  * NaradQueueRetainSettled
  *
  * A group's page in a partition has a new frontier.  See queue_retain.h.
  *
- * Only the page that comes to be past the oldest segment's end asks: if that
- * stays for another reason, each page after it would ask in vain.  Whatever
- * else it waits for asks by itself: another group's page; a group that is made,
+ * Only the page that comes to be past a segment's end asks: if that stays for
+ * another reason, each page after it would ask in vain.  It need not be the
+ * oldest segment's: a look under way may be about to free that, by what the
+ * page said before.  Whatever else it waits for asks by itself: another group's page; a group that is made,
  * or dropped; a time, or the end of a transaction, which the look that is asked
  * for here finds out, and has the worker look again.
  */
@@ -539,15 +565,10 @@ NaradQueueRetainSettled(const NaradRelInfo *info, int partition,
 						NaradOffset was, NaradOffset frontier)
 {
 	NaradLogPartition *part = NaradLogPartitionFind(info->shared, partition);
-	bool		is_due;
 
 	if (part == NULL || pg_atomic_read_u32(&info->shared->drops_settled) == 0)
 		return;
-	LWLockAcquire(&part->map_lock, LW_SHARED);
-	is_due = part->nmap > 1 && was < part->map[1].first_offset &&
-		part->map[1].first_offset <= frontier;
-	LWLockRelease(&part->map_lock);
-	if (is_due)
+	if (segment_ends_between(part, was, frontier))
 		NaradRetainWant(info->shared);
 }
 

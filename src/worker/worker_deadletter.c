@@ -331,6 +331,7 @@ deadletter_run(int64 now)
 
 	if (!NaradDeadLetterNext(&item, now, &next))
 		return next;
+	next = now;					/* not moved yet */
 	pgstat_report_activity(STATE_RUNNING, "moving dead letters");
 	for (i = 0; i < MOVES_A_ROUND && !ShutdownRequestPending &&
 		 NaradClockNow() - now < ROUND_US; i++)

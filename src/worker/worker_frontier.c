@@ -243,6 +243,8 @@ frontier_stop(void)
 		   !NaradDirtyIsBarred() && NaradClockNow() < until)
 		NaradWorkerSleep(STOP_POLL_MS);
 
+	/* What failed before comes last: at the exit an error ends this. */
+	write_dirty_shards(false);
 	write_dirty_shards(true);
 	until = NaradClockNow() + STOP_WAIT_MS * INT64CONST(1000);
 	while (NaradDirtyCount() > 0 && NaradClockNow() < until)

@@ -250,12 +250,16 @@ exit_from_code(int code, Datum arg)
 	stop_duties();
 }
 
-/* Until there is a reason to leave. */
+/*
+ * Until there is a reason to leave.  Who wakes the worker while it is at its
+ * duties has it look at all of them again.
+ */
 static void
 worker_loop(void)
 {
 	while (!ShutdownRequestPending)
 	{
+		uint32		nwakes = NaradDirtyWakes();
 		int64		next = run_duties();
 
 		NaradDirtyVisited();
@@ -264,6 +268,8 @@ worker_loop(void)
 			worker_end = NARAD_WORKER_DONE;
 			return;
 		}
+		if (ConfigReloadPending || NaradDirtyWakes() != nwakes)
+			next = NaradClockNow();
 		if (!ShutdownRequestPending)
 			NaradWorkerSleep(milliseconds_until(next));
 	}

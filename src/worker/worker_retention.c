@@ -15,10 +15,11 @@
  *
  * A topic is looked at when the worker starts; when a segment of it was
  * opened, so that another may be over a limit; when, with cleanup 'settled', a
- * group's state page comes to say that a segment is done with, or groups are made
- * or dropped; when its settings were changed; and when one of its segments becomes old enough.  The worker sleeps
- * until the first of those times.  With each look old deduplication ids are
- * forgotten, too: the window may have become shorter.
+ * group's state page comes to say that a segment is done with, or groups are
+ * made or dropped; when its settings were changed; and when one of its segments
+ * becomes old enough.  The worker sleeps until the first of those times.  With
+ * each look old deduplication ids are forgotten, too: the window may have become
+ * shorter.
  *
  * The launcher starts a worker in each database after the server's start: so
  * topics are looked at that nobody uses, too.  Of those the directory is

@@ -244,19 +244,30 @@ run_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
  * another client: the one that left its tokens is gone.
  */
 static void
-tell_of_end(const Node *statement)
+tell_of_end(bool ends_prepared, bool discards)
 {
-	if (IsA(statement, TransactionStmt))
-	{
-		const TransactionStmt *end = (const TransactionStmt *) statement;
-
-		if (end->kind == TRANS_STMT_COMMIT_PREPARED ||
-			end->kind == TRANS_STMT_ROLLBACK_PREPARED)
-			NaradWaitServeDatabase();
-	}
-	else if (IsA(statement, DiscardStmt) &&
-			 ((const DiscardStmt *) statement)->target == DISCARD_ALL)
+	if (ends_prepared)
+		NaradWaitServeDatabase();
+	if (discards)
 		NaradTokenAbandon();
+}
+
+/* COMMIT PREPARED or ROLLBACK PREPARED */
+static bool
+is_end_of_prepared(const Node *statement)
+{
+	const TransactionStmt *end = (const TransactionStmt *) statement;
+
+	return IsA(statement, TransactionStmt) &&
+		(end->kind == TRANS_STMT_COMMIT_PREPARED ||
+		 end->kind == TRANS_STMT_ROLLBACK_PREPARED);
+}
+
+static bool
+is_discard_all(const Node *statement)
+{
+	return IsA(statement, DiscardStmt) &&
+		((const DiscardStmt *) statement)->target == DISCARD_ALL;
 }
 
 static void
@@ -270,9 +281,13 @@ worker_process_utility(PlannedStmt *pstmt, const char *query,
 	if (!IsA(statement, DropdbStmt) && !IsA(statement, RenameStmt) &&
 		!IsA(statement, AlterDatabaseStmt) && !IsA(statement, CreatedbStmt))
 	{
+		/* A CALL that rolled back may have freed the statement. */
+		bool		ends_prepared = is_end_of_prepared(statement);
+		bool		discards = is_discard_all(statement);
+
 		run_statement(pstmt, query, read_only_tree, context, params,
 					  environment, dest, completion);
-		tell_of_end(statement);
+		tell_of_end(ends_prepared, discards);
 		return;
 	}
 
