@@ -1073,7 +1073,7 @@ give_back(NaradShard *shard, NaradLease *lease, bool recheck)
 
 /*
  * Settles what else lies in a run of dead or damaged offsets: pending ones,
- * suspects without an entry, and those never looked at, in which case the
+ * suspects that are not out, and those never looked at, in which case the
  * whole run is one range.  Without memory they are left to be looked at one by
  * one.  Returns how many.
  */
@@ -1098,9 +1098,16 @@ settle_run(NaradConsumer *c, NaradOffset first, NaradOffset next)
 	for (offset = NaradSetNextMember(&shard->suspects, first); offset < next;
 		 offset = NaradSetNextMember(&shard->suspects, offset + 1))
 	{
-		if (NaradLeaseFind(&shard->leases, offset) == NULL &&
-			NaradShardSettleRange(shard, offset, offset))
+		NaradLease *lease = NaradLeaseFind(&shard->leases, offset);
+
+		if (lease == NULL && NaradShardSettleRange(shard, offset, offset))
 			nsettled++;
+		else if (lease != NULL && lease->state == NARAD_LEASE_SUSPECT)
+		{
+			/* In no list: once the bit is gone nobody would find it. */
+			NaradShardSettle(shard, offset);
+			nsettled++;
+		}
 	}
 	if (next > seen && seen >= first &&
 		NaradShardSettleRange(shard, seen, next - 1))
