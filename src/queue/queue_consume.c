@@ -835,7 +835,7 @@ is_dry_for_all(NaradConsumer *c, NaradChoice choice)
 
 /*
  * By key suspects come in their turn, as all messages do; while there are any,
- * one message at a time is handed out of the shard, whichever has it, and alone.
+ * one message at a time is handed out of the shard, whichever has it, alone.
  */
 static bool
 one_by_one(const NaradConsumer *c)
@@ -1225,9 +1225,9 @@ dispose_by_key(NaradConsumer *c, NaradClaim *done, NaradLease *lease)
 /*
  * Puts a message aside until it is due, as if it had not been claimed: nobody
  * can have had it.  Without memory its entry in leases stays, and waits in the
- * heap of those.  One that the scan is still to come by (a suspect, or one that
- * came back, since the scan began anew) is left to that: it would be put aside
- * twice.  Nobody knows its time until then, so who waits is told to look (I8).
+ * heap of those.  One that the scan is still to come by (a suspect, or one
+ * that came back, since the scan began anew) is left to that: it would be put
+ * aside twice.  Nobody knows its time until then, so who waits looks (I8).
  */
 static void
 delay_claim(NaradShard *shard, NaradLease *lease, TimestampTz due, int64 now,
