@@ -189,6 +189,8 @@ typedef struct NaradConsumer
 	bool		returned_all;	/* that was all of it */
 	uint64		nmade;			/* the shard's, when the visit began */
 	bool		suspect_left;	/* one may be claimed */
+	bool		leaves_alone;	/* there is what is handed out alone, and this
+								 * call has taken something else */
 	uint64		ring_noted;		/* before anything was read */
 	TimestampTz claimed_at;
 	int			mark;			/* actions before the group's claims */
@@ -787,6 +789,23 @@ claim_next(NaradConsumer *c)
 }
 
 /*
+ * Is there a suspect that this call cannot take only because a suspect is all
+ * of its batch, and this one has something already?
+ */
+static bool
+leaves_suspect(NaradConsumer *c)
+{
+	NaradShard *shard = c->shard;
+	NaradOffset offset;
+
+	if (c->ordered || shard->policy.max_deliveries == 0 ||
+		shard->suspect_out != 0 || c->nclaims + c->ntaken == 0)
+		return false;
+	offset = NaradSuspectNext(shard, NaradClockNow());
+	return offset != NARAD_INVALID_OFFSET && below_cap(c, offset);
+}
+
+/*
  * No claim was made for this reason: would another consumer find something?
  * Not what this call has passed already, and is available again since.
  */
@@ -801,6 +820,10 @@ is_dry_for_all(NaradConsumer *c, NaradChoice choice)
 		return false;
 	if (choice == CHOICE_CAPPED && shard->capped_in_flight)
 		return true;
+	if (leaves_suspect(c))
+		c->leaves_alone = true;
+	if (c->leaves_alone)
+		return false;
 	if (shard->nmade != c->nmade || !c->returned_all)
 		return false;
 	offset = next_due(c);
@@ -812,7 +835,7 @@ is_dry_for_all(NaradConsumer *c, NaradChoice choice)
 
 /*
  * By key suspects come in their turn, as all messages do; while there are any,
- * one message at a time is handed out of the shard, whichever has it.
+ * one message at a time is handed out of the shard, whichever has it, alone.
  */
 static bool
 one_by_one(const NaradConsumer *c)
@@ -851,7 +874,7 @@ claim_group(NaradConsumer *c, int want)
 	c->mark = NaradXactMark();
 	c->nclaims = 0;
 	c->alone = c->single = c->needs_mark = c->due_popped = false;
-	c->filled = c->filled_ahead = false;
+	c->filled = c->filled_ahead = c->leaves_alone = false;
 	c->nturned = 0;
 
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
@@ -871,6 +894,11 @@ claim_group(NaradConsumer *c, int want)
 	c->single = one_by_one(c);
 	if (c->single && shard->suspect_out != 0)
 		choice = CHOICE_DRY;
+	else if (c->single && c->ntaken > 0)
+	{
+		choice = CHOICE_DRY;
+		c->leaves_alone = true;
+	}
 	else if (c->single)
 		want = 1;
 	while (c->nclaims < want && choice == CHOICE_CLAIMED && !c->alone)
@@ -1045,7 +1073,7 @@ give_back(NaradShard *shard, NaradLease *lease, bool recheck)
 
 /*
  * Settles what else lies in a run of dead or damaged offsets: pending ones,
- * suspects without an entry, and those never looked at, in which case the
+ * suspects that are not out, and those never looked at, in which case the
  * whole run is one range.  Without memory they are left to be looked at one by
  * one.  Returns how many.
  */
@@ -1070,9 +1098,16 @@ settle_run(NaradConsumer *c, NaradOffset first, NaradOffset next)
 	for (offset = NaradSetNextMember(&shard->suspects, first); offset < next;
 		 offset = NaradSetNextMember(&shard->suspects, offset + 1))
 	{
-		if (NaradLeaseFind(&shard->leases, offset) == NULL &&
-			NaradShardSettleRange(shard, offset, offset))
+		NaradLease *lease = NaradLeaseFind(&shard->leases, offset);
+
+		if (lease == NULL && NaradShardSettleRange(shard, offset, offset))
 			nsettled++;
+		else if (lease != NULL && lease->state == NARAD_LEASE_SUSPECT)
+		{
+			/* In no list: once the bit is gone nobody would find it. */
+			NaradShardSettle(shard, offset);
+			nsettled++;
+		}
 	}
 	if (next > seen && seen >= first &&
 		NaradShardSettleRange(shard, seen, next - 1))
@@ -1190,7 +1225,9 @@ dispose_by_key(NaradConsumer *c, NaradClaim *done, NaradLease *lease)
 /*
  * Puts a message aside until it is due, as if it had not been claimed: nobody
  * can have had it.  Without memory its entry in leases stays, and waits in the
- * heap of those.
+ * heap of those.  One that the scan is still to come by (a suspect, or one
+ * that came back, since the scan began anew) is left to that: it would be put
+ * aside twice.  Nobody knows its time until then, so who waits looks (I8).
  */
 static void
 delay_claim(NaradShard *shard, NaradLease *lease, TimestampTz due, int64 now,
@@ -1198,7 +1235,12 @@ delay_claim(NaradShard *shard, NaradLease *lease, TimestampTz due, int64 now,
 {
 	NaradSuspectClear(shard, lease->offset);
 	lease->deliveries--;
-	if (NaradDueAdd(&shard->due, due, lease->offset))
+	if (lease->offset >= shard->scan_pos)
+	{
+		NaradShardRemoveLease(shard, lease);
+		NaradShardMadeAvailable(shard, 1, false);
+	}
+	else if (NaradDueAdd(&shard->due, due, lease->offset))
 		NaradShardRemoveLease(shard, lease);
 	else
 		NaradShardReturn(shard, lease, NARAD_END_NONE, now,
@@ -1727,7 +1769,8 @@ consume_partition(NaradConsumer *c, int partition)
 	/* What is handed out is flushed to disk first. */
 	if (c->reader != NULL)
 		NaradReaderEnd(c->reader);
-	dry = !more && !c->full && !c->no_memory && c->snapshot == NULL;
+	dry = !more && !c->full && !c->no_memory && !c->leaves_alone &&
+		c->snapshot == NULL;
 	if (dry && c->ordered)
 		end_dry_visit(c);
 	end_holds(c, partition, c->ntaken - ntaken_before, dry);

@@ -193,8 +193,10 @@ NaradKeyTableClear(NaradKeyTable *table)
  *
  * The topic's setting is another than at the last visit, or this is the first
  * one.  Keys are read anew, from the frontier on: so all messages that are
- * neither settled nor leased are looked at once more, delayed ones too.  What is leased then
- * stays so, even if it is more than one of a key.
+ * neither settled nor leased are looked at once more, delayed ones too.  What
+ * is leased then stays so, even if it is more than one of a key.  Who scans
+ * may not get to the end; until somebody does, the times of delayed ones are
+ * not known, and nobody would be woken for them.  So a waiter goes on (I8).
  */
 void
 NaradKeySetOrdered(NaradShard *shard, bool ordered)
@@ -205,6 +207,7 @@ NaradKeySetOrdered(NaradShard *shard, bool ordered)
 	NaradDueClear(&shard->due);
 	shard->nrechecks = 0;
 	shard->scan_pos = shard->frontier;
+	NaradShardMadeAvailable(shard, 1, true);
 }
 
 /*

@@ -172,6 +172,28 @@ SKIP:
 	$_->quit foreach @sessions;
 }
 
+# The order changes, and who looks first takes one message and goes no farther: what
+# lies beyond, met before and delayed, is told of all the same (I8).
+{
+	my @waiting = map { narad_session($node) } 1 .. 2;
+	$s->rows(q{SELECT narad.create_topic('anew', visibility_timeout => '1 hour')});
+	$s->rows(q{SELECT narad.produce('anew', '0'); SELECT narad.produce('anew', '1', deliver_after => '3 s')});
+	my ($out) = $s->rows(q{SELECT receipt FROM narad.consume('anew', 2)});
+	$s->rows(q{SELECT narad.alter_topic('anew', ordering => 'key')});
+	foreach my $n (1 .. 2)
+	{
+		$waiting[ $n - 1 ]->send(q{CALL narad.wait('anew', '20 s')});
+		poll_until("$n sleep", sub { $s->value('SELECT count(*) FROM narad.waiters') == $n });
+	}
+	$s->rows("SELECT narad.nack('$out->[0]')");
+	$waiting[0]->finish;
+	is($waiting[0]{rows}[0][0], 't', 'anew: one is told of what came back');
+	is(join(' ', map { $_->[0] } $s->rows(q{SELECT msg_offset FROM narad.consume('anew')})), '0', 'anew: and it is taken');
+	$waiting[1]->finish;
+	is($waiting[1]{rows}[0][0], 't', 'anew: the other is told of the delayed one');
+	$_->quit foreach @waiting;
+}
+
 # The head of a key is damaged: it is skipped, and its key goes on.
 $s->rows(q{SELECT narad.create_topic('damaged', ordering => 'key')});
 $s->rows(q{SELECT narad.produce_batch('damaged', ARRAY['"first"', '"second"', '"other"']::jsonb[], keys => '{a,a,b}')});

@@ -218,6 +218,54 @@ crash();
 	$s->quit;
 }
 
+# One that is not due yet is put aside once: when the scan begins anew, it comes by
+# what is claimed as a suspect before.
+fresh_topic('put_off', 1, ", max_deliveries => 9, ordering => 'key'");
+$node->safe_psql('postgres', "SELECT * FROM narad.produce('put_off', '1', deliver_after => '1 hour')");
+is(batch('put_off', 2), '0:1', 'put off: the other one is out');
+crash();
+$node->safe_psql('postgres', "SELECT narad.ack(receipt) FROM narad.consume('put_off', 2)");
+$node->safe_psql('postgres', "SELECT narad.alter_topic('put_off', ordering => 'none')");
+is(batch('put_off', 2), '', 'put off: it is not due');
+is(one_value($node, "SELECT scheduled FROM narad.groups WHERE topic = 'put_off'::regclass"), '1', 'put off: and waits once');
+
+# Who has taken something else takes no suspect besides, and leaves it to others:
+# they find it (I8), and a promise of it holds.
+foreach my $order ('none', 'key')
+{
+	my $t = "beside_$order";
+	my $batch = "SELECT coalesce(string_agg(partition || ':' || msg_offset, ' ' ORDER BY partition, msg_offset), 'none') FROM narad.consume('$t', 10)";
+	my $s = narad_session($node);
+	fresh_topic($t, 0, ", max_deliveries => 9, partitions => 2, ordering => '$order'");
+	$s->rows("SELECT narad.produce('$t', '0', key => i::text, partition => p) FROM generate_series(1, 3) i, generate_series(0, 1) p");
+	is($s->value("SELECT count(*) FROM narad.consume('$t', 3, partition => 1)"), '3', "beside, $order: three are out");
+	crash();
+	$s->quit;
+	$s = narad_session($node);
+	is($s->value($batch), '0:0 0:1 0:2', "beside, $order: the suspects of the other partition are not in this batch");
+	is($s->value("CALL narad.wait('$t', '1 ms')"), 't', "beside, $order: but there for who waits");
+	my ($out) = $s->rows("SELECT receipt, partition, msg_offset FROM narad.consume('$t', 10)");
+	is("$out->[1]:$out->[2]", '1:0', "beside, $order: one is out");
+	is($s->value($batch), 'none', "beside, $order: the next one is not to be had") foreach (1 .. 2);
+
+	my @waiting = map { narad_session($node) } 1 .. 3;
+	foreach my $n (1 .. 3)
+	{
+		$waiting[ $n - 1 ]->send("CALL narad.wait('$t', '20 s')");
+		poll_until("$n sleep", sub { one_value($node, 'SELECT count(*) FROM narad.waiters') eq $n });
+	}
+	$s->rows("SELECT narad.ack('$out->[0]')");
+	$waiting[0]->finish;
+	is($waiting[0]{rows}[0][0], 't', "beside, $order: one is told of it");
+	$s->rows("SELECT * FROM narad.produce('$t', '0', partition => 0)");
+	$waiting[1]->finish;
+	is($s->value($batch), '0:3', "beside, $order: another message is taken");
+	$waiting[2]->finish;
+	is($waiting[2]{rows}[0][0], 't', "beside, $order: nobody came for the suspect, so the next is told");
+	is($s->value("SELECT count(*) FROM narad.verify('$t')"), '0', "beside, $order: nothing is wrong");
+	$_->quit foreach ($s, @waiting);
+}
+
 # The count of the one that is out does not depend on what was written besides.
 fresh_topic('counted', 1, ', max_deliveries => 4');
 is(batch('counted', 1), '0:1', 'counted: first');
@@ -362,4 +410,31 @@ is(batch('standby', 4, $standby), '0:1', 'standby: after the promotion one at a 
 log_is_clean($node, 'log of the primary', kills => 1);
 log_is_clean($standby, 'log of the standby');
 $standby->stop;
+
+# ---- a page of suspects is damaged ------------------------------------------------
+
+# The scan has not come by yet: what had been delivered goes with the others.
+$node->start;
+$node->safe_psql('postgres', "SELECT narad.create_topic('rotten', ordering => 'key', max_deliveries => 9, visibility_timeout => '1 hour');"
+	  . " INSERT INTO rotten (value) SELECT to_jsonb(rpad(i::text, 950, 'x')) FROM generate_series(0, 30) i");
+my ($rotten) = one_value($node, 'SELECT (ctid::text::point)[0]::int FROM rotten WHERE msg_offset = 12');
+my ($first, $end) = split(/\|/, one_value($node, "SELECT min(msg_offset), max(msg_offset) + 1 FROM rotten WHERE (ctid::text::point)[0] = $rotten"));
+$node->safe_psql('postgres', "WITH m AS MATERIALIZED (SELECT receipt, msg_offset FROM narad.consume('rotten', 20))"
+	  . " SELECT CASE WHEN msg_offset < $first - 1 THEN narad.ack(receipt) WHEN msg_offset = $first + 1 THEN narad.nack(receipt) END FROM m");
+until_flushed('rotten');
+$node->safe_psql('postgres', 'CHECKPOINT');
+my $file = $node->data_dir . '/' . one_value($node, "SELECT pg_relation_filepath('rotten')");
+$node->stop('immediate');
+open(my $fh, '+<:raw', $file) or die "$file: $!";
+sysseek($fh, $rotten * 8192 + 4000, 0);
+syswrite($fh, "\xff" x 8);
+close($fh);
+$node->start;
+is(one_value($node, "SELECT msg_offset || ' ' || coalesce(narad.ack(receipt)::text, '') FROM narad.consume('rotten', 2)"), ($first - 1) . ' ',
+	'rotten: the last before the page is out by key');
+$node->safe_psql('postgres', "SELECT narad.alter_topic('rotten', ordering => 'none')");
+is(batch('rotten', 2), "$end:1", 'rotten: then the first behind it');
+is(one_value($node, "SELECT frontier - $end || ' ' || returned || ' ' || in_flight FROM narad.groups WHERE topic = 'rotten'::regclass"), '-1 0 1',
+	'rotten: nothing is left of the page');
+$node->stop;
 done_testing();
