@@ -685,7 +685,7 @@ NaradShardSettleRange(NaradShard *shard, NaradOffset first, NaradOffset last)
 	forget_members(&shard->pending, first, last);
 	forget_members(&shard->suspects, first, last);
 	if (shard->suspect_out > first && shard->suspect_out - 1 <= last)
-		shard->suspect_out = 0;
+		NaradSuspectNotOut(shard, shard->suspect_out - 1);
 	NaradKeyReleaseRange(shard, first, last);
 	raise_settled_end(shard, last + 1);
 	NaradDirtyMark(shard);
