@@ -12,6 +12,8 @@
  *	listen	table bench_listen, NOTIFY by the producer, LISTEN and SKIP LOCKED by
  *			the consumers, which delete in the transaction that claims
  *	bare	no consumer: INSERT of a row, and SELECT 1, at the same rate
+ *	turns	no messages: SELECT 1 by each of WAITERS sessions in turn, at the same
+ *			rate: what it costs that a session has slept for so long
  *
  * Prints for each series its name, and p50 and p99 in ms: "delivery" from before
  * the producing statement was sent until the row was there; "after" from its
@@ -153,6 +155,33 @@ produce(const char *text, bool with_number, double rate)
 	PQfinish(conn);
 }
 
+/* SELECT 1 by each session in turn, each of which has had some before. */
+static void
+take_turns(double rate)
+{
+	PGconn	   *conns[MAX_WAITERS];
+	double		start;
+	int			i;
+
+	for (i = 0; i < nwaiters; i++)
+	{
+		conns[i] = dial();
+		prepare(conns[i], "s", "SELECT 1");
+	}
+	for (i = 0; i < WARM_ROUNDS * nwaiters; i++)
+		PQclear(execute(conns[i % nwaiters], NULL));
+	start = now();
+	for (i = 0; i < count; i++)
+	{
+		sleep_until(start + i / rate);
+		sent_at[i] = now();
+		PQclear(execute(conns[i % nwaiters], NULL));
+		returned_at[i] = now();
+	}
+	for (i = 0; i < nwaiters; i++)
+		PQfinish(conns[i]);
+}
+
 static void
 print_series(const char *name, const double *from, const double *to)
 {
@@ -183,7 +212,7 @@ main(int argc, char **argv)
 
 	if (argc < 5 || argc > 6 || (nwaiters = atoi(argv[4])) > MAX_WAITERS)
 	{
-		fprintf(stderr, "usage: latency narad|listen|bare COUNT RATE WAITERS [IDLE]\n");
+		fprintf(stderr, "usage: latency narad|listen|bare|turns COUNT RATE WAITERS [IDLE]\n");
 		return 1;
 	}
 	for (i = argc == 6 ? atoi(argv[5]) : 0; i > 0; i--)
@@ -198,6 +227,12 @@ main(int argc, char **argv)
 	sent_at = calloc(count, sizeof(double));
 	returned_at = calloc(count, sizeof(double));
 	received_at = calloc(count, sizeof(double));
+	if (strcmp(argv[1], "turns") == 0)
+	{
+		take_turns(rate);
+		print_series("select", sent_at, returned_at);
+		return 0;
+	}
 	if (strcmp(argv[1], "bare") == 0)
 	{
 		nwaiters = 0;

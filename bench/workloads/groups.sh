@@ -7,7 +7,7 @@ deliveries() {
 SET client_min_messages = warning;
 DROP TABLE IF EXISTS bench_groups;
 SELECT FROM narad.create_topic('bench_groups', value_type => 'bytea');
-INSERT INTO bench_groups (value) SELECT value FROM generate_series(1, 100000) i JOIN bench_values ON n = i % 1000;
+INSERT INTO bench_groups (value) SELECT value FROM generate_series(1, 400000) i JOIN bench_values ON n = i % 1000;
 SELECT narad.create_group('bench_groups', 'g' || g) FROM generate_series(1, $1) g;
 CHECKPOINT;
 SQL
@@ -18,7 +18,7 @@ SQL
     done
     wait $pids
     after=$(server_cpu)
-    awk -v n="$1" -v a="$before" -v b="$after" 'BEGIN { print n * 100000 / (b - a) * 1000 }'
+    awk -v n="$1" -v a="$before" -v b="$after" 'BEGIN { print n * 400000 / (b - a) * 1000 }'
 }
 
 bench_groups() {

@@ -34,7 +34,14 @@ bench_latency() {
     compare_latency "the same" "LISTEN/NOTIFY and a SKIP LOCKED table" "below 1" \
         "late narad 5000 500 1" "late listen 5000 500 1"
     # So many that the flushes which take long are as many on either side.
-    compare_latency "the same, 100 msg/s, 600 waiters" "1 waiter" "1.3 at most" \
+    compare_latency "produce to delivery, 500 msg/s, 600 waiters" "1 waiter" "1.3 at most" \
+        "late narad 5000 500 600" "late narad 5000 500 1"
+    # What sessions cost that have slept for so long, whatever they sleep in.
+    compare_latency "a SELECT 1 by each of 600 sessions in turn, 500 a second" "by 1 session" "" \
+        "late turns 5000 500 600" "late turns 5000 500 1"
+    compare_latency "the same, 100 a second" "the same" "" \
+        "late turns 3000 100 600" "late turns 3000 100 1"
+    compare_latency "produce to delivery, 100 msg/s, 600 waiters" "1 waiter" "1.3 at most" \
         "late narad 3000 100 600" "late narad 3000 100 1"
     compare_latency "the same" "1 waiter, and 599 idle sessions" "" \
         "late narad 3000 100 600" "late narad 3000 100 1 599"
