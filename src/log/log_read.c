@@ -54,6 +54,7 @@
 #include "log/log_page.h"
 #include "log/log_read.h"
 #include "log/log_record.h"
+#include "log/log_segment.h"
 
 /*
  * Records whose status is asked at the first load of a page, unless somebody
@@ -313,28 +314,16 @@ partition_end(NaradReader *reader)
 	return end;
 }
 
-/*
- * The last segment that begins at or before an offset, or -1, and where the
- * one after it begins.
- */
+/* NaradSegmentSearch, and where the segment after the one found begins. */
 static int
 search_refs(const NaradSegmentRef *refs, int nrefs, NaradOffset offset,
 			NaradOffset *next_first)
 {
-	int			low = 0;
-	int			high = nrefs;
+	int			found = NaradSegmentSearch(refs, nrefs, offset);
 
-	while (low < high)
-	{
-		int			mid = low + (high - low) / 2;
-
-		if (refs[mid].first_offset <= offset)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	*next_first = low < nrefs ? refs[low].first_offset : NARAD_INVALID_OFFSET;
-	return low - 1;
+	*next_first = found + 1 < nrefs ? refs[found + 1].first_offset :
+		NARAD_INVALID_OFFSET;
+	return found;
 }
 
 /*

@@ -683,30 +683,42 @@ NaradSegmentList(Relation rel, uint32 segment_pages, int partition,
 	return list.refs;
 }
 
-/* The segment of a sequence number in a partition's map. */
-static bool
-find_in_map(NaradLogPartition *part, uint64 sequence, NaradSegmentRef *ref)
+/*
+ * NaradSegmentSearch
+ *
+ * Which of a partition's segments, in their order, is the last that begins at or
+ * before an offset; -1 if none does.
+ */
+int
+NaradSegmentSearch(const NaradSegmentRef *refs, int nrefs, NaradOffset offset)
 {
-	uint32		low = 0;
-	uint32		high;
-	bool		found;
+	int			low = 0;
+	int			high = nrefs;
 
-	LWLockAcquire(&part->map_lock, LW_SHARED);
-	high = part->nmap;
 	while (low < high)
 	{
-		uint32		mid = low + (high - low) / 2;
+		int			mid = low + (high - low) / 2;
 
-		if (part->map[mid].sequence < sequence)
+		if (refs[mid].first_offset <= offset)
 			low = mid + 1;
 		else
 			high = mid;
 	}
-	found = low < part->nmap && part->map[low].sequence == sequence;
-	if (found)
-		*ref = part->map[low];
+	return low - 1;
+}
+
+/* The segment of a sequence number in a partition's map. */
+static bool
+copy_from_map(NaradLogPartition *part, uint64 sequence, NaradSegmentRef *ref)
+{
+	const NaradSegmentRef *found;
+
+	LWLockAcquire(&part->map_lock, LW_SHARED);
+	found = NaradLogPartitionMapFind(part, sequence);
+	if (found != NULL)
+		*ref = *found;
 	LWLockRelease(&part->map_lock);
-	return found;
+	return found != NULL;
 }
 
 /*
@@ -732,7 +744,7 @@ NaradSegmentNext(Relation rel, NaradSegmentRef *ref)
 		NaradLogPartition *part = NaradLogPartitionFind(info->shared,
 														ref->partition);
 
-		return part != NULL && find_in_map(part, sequence, ref);
+		return part != NULL && copy_from_map(part, sequence, ref);
 	}
 
 	refs = NaradSegmentList(rel, info->segment_pages, ref->partition, &nrefs);

@@ -83,6 +83,13 @@ extern NaradSegmentRef *NaradSegmentList(Relation rel, uint32 segment_pages,
 										 int partition, int *nsegments);
 
 /*
+ * Which of a partition's segments, in their order, is the last that begins at or
+ * before an offset; -1 if none does.
+ */
+extern int	NaradSegmentSearch(const NaradSegmentRef *refs, int nrefs,
+							   NaradOffset offset);
+
+/*
  * Makes *ref the next segment of its partition; false if there is none (yet),
  * or it is gone.  From memory if the topic is attached, else from the pages.
  */

@@ -842,9 +842,13 @@ NaradRelInfoTryAttach(Relation rel)
 	return info;
 }
 
-/* The segment of a sequence number in the map, or NULL.  Map lock. */
-static NaradSegmentRef *
-find_in_map(NaradLogPartition *part, uint64 sequence)
+/*
+ * NaradLogPartitionMapFind
+ *
+ * The segment of a sequence number in the map, or NULL.  Map lock.
+ */
+NaradSegmentRef *
+NaradLogPartitionMapFind(NaradLogPartition *part, uint64 sequence)
 {
 	uint32		low = 0;
 	uint32		high = part->nmap;
@@ -877,7 +881,7 @@ NaradLogPartitionSetFlags(NaradLogPartition *part, uint64 sequence,
 	bool		is_same;
 
 	LWLockAcquire(&part->map_lock, LW_SHARED);
-	ref = find_in_map(part, sequence);
+	ref = NaradLogPartitionMapFind(part, sequence);
 	is_same = ref == NULL || ref->flags == flags;
 	LWLockRelease(&part->map_lock);
 	if (is_same)
@@ -885,7 +889,7 @@ NaradLogPartitionSetFlags(NaradLogPartition *part, uint64 sequence,
 
 	LWLockAcquire(&part->tail_lock, LW_EXCLUSIVE);
 	LWLockAcquire(&part->map_lock, LW_EXCLUSIVE);
-	ref = find_in_map(part, sequence);
+	ref = NaradLogPartitionMapFind(part, sequence);
 	if (ref != NULL)
 		ref->flags = flags;
 	LWLockRelease(&part->map_lock);

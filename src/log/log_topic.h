@@ -184,6 +184,10 @@ extern NaradRelInfo *NaradRelInfoAttach(Relation rel);
  */
 extern NaradRelInfo *NaradRelInfoTryAttach(Relation rel);
 
+/* The segment of a sequence number in a partition's map, or NULL.  Map lock. */
+extern NaradSegmentRef *NaradLogPartitionMapFind(NaradLogPartition *part,
+												 uint64 sequence);
+
 /* Sets the flags of a segment, if it is there, in a partition's map. */
 extern void NaradLogPartitionSetFlags(NaradLogPartition *part,
 									  uint64 sequence, uint16 flags);

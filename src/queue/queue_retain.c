@@ -47,6 +47,7 @@
 
 #include "base/base_stop.h"
 #include "log/log_meta.h"
+#include "log/log_segment.h"
 #include "queue/queue_deadletter.h"
 #include "queue/queue_dirty.h"
 #include "queue/queue_retain.h"
@@ -528,22 +529,12 @@ static bool
 segment_ends_between(NaradLogPartition *part, NaradOffset was,
 					 NaradOffset frontier)
 {
-	uint32		low = 1;
-	uint32		high;
+	int			last;
 	bool		found;
 
 	LWLockAcquire(&part->map_lock, LW_SHARED);
-	high = part->nmap;
-	while (low < high)
-	{
-		uint32		mid = low + (high - low) / 2;
-
-		if (part->map[mid].first_offset > was)
-			high = mid;
-		else
-			low = mid + 1;
-	}
-	found = low < part->nmap && part->map[low].first_offset <= frontier;
+	last = NaradSegmentSearch(part->map, part->nmap, frontier);
+	found = last > 0 && part->map[last].first_offset > was;
 	LWLockRelease(&part->map_lock);
 	return found;
 }
@@ -556,9 +547,10 @@ segment_ends_between(NaradLogPartition *part, NaradOffset was,
  * Only the page that comes to be past a segment's end asks: if that stays for
  * another reason, each page after it would ask in vain.  It need not be the
  * oldest segment's: a look under way may be about to free that, by what the
- * page said before.  Whatever else it waits for asks by itself: another group's page; a group that is made,
- * or dropped; a time, or the end of a transaction, which the look that is asked
- * for here finds out, and has the worker look again.
+ * page said before.  Whatever else it waits for asks by itself: another group's
+ * page; a group that is made, or dropped; a time, or the end of a transaction,
+ * which the look that is asked for here finds out, and has the worker look
+ * again.
  */
 void
 NaradQueueRetainSettled(const NaradRelInfo *info, int partition,

@@ -164,24 +164,35 @@ is(comes('steps'), '2 from 4', 'a crash before anything was done');
 crash_at('seek-done', "SELECT narad.seek('steps', 'default', 0, 1)", 1);
 is(comes('steps'), '5 from 1', 'a crash after it was done, before the commit');
 
+# What a session is answered while nothing flushes behind its back; then the process
+# that would have dies, and all others with it.
+sub die_unflushed
+{
+	my ($what, @sessions) = @_;
+	my $s = $sessions[0];
+	my $walwriter = $s->value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'");
+	kill('STOP', $walwriter);
+	my $answer = $what->();
+	kill('KILL', $walwriter);
+	$s->try('SELECT pg_sleep(60)');
+	$_->{dead} = 1 foreach (@sessions);
+	$_->quit foreach (@sessions);
+	ok($node->poll_query_until('postgres', 'SELECT true'), 'it starts again');
+	return $answer;
+}
+
 # Nothing that flushes follows: the transaction is rolled back, and somebody has
-# been given, and given back, what comes after the new place.  The process that
-# dies is the only one that would have flushed it.
+# been given, and given back, what comes after the new place.
 fresh_topic('undone', 6);
 settle_first('undone', 4);
 {
 	my $s = narad_session($node);
-	my $walwriter = $s->value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'");
-	kill('STOP', $walwriter);
-	$s->rows("BEGIN; SELECT narad.seek('undone', 'default', 0, 1); ROLLBACK");
-	is($s->value("SELECT min(msg_offset) FROM (SELECT msg_offset, narad.nack(receipt, '1 day')"
-		  . " FROM narad.consume('undone', 2)) m"), 1, 'moved by a transaction that is rolled back');
-	kill('KILL', $walwriter);
-	$s->try('SELECT pg_sleep(60)');
-	$s->{dead} = 1;
-	$s->quit;
+	my $first = die_unflushed(sub {
+		$s->rows("BEGIN; SELECT narad.seek('undone', 'default', 0, 1); ROLLBACK");
+		return $s->value("SELECT min(msg_offset) FROM (SELECT msg_offset, narad.nack(receipt, '1 day')"
+			  . " FROM narad.consume('undone', 2)) m") }, $s);
+	is($first, 1, 'moved by a transaction that is rolled back');
 }
-ok($node->poll_query_until('postgres', 'SELECT true'), 'and starts again');
 is(comes('undone'), '5 from 1', 'the place stands');
 
 # Who is told an offset may begin there later: it is not given again, though the
@@ -195,15 +206,9 @@ foreach my $name (sort keys %told)
 	fresh_topic('told', 1);
 	my $s = narad_session($node);
 	my $open = narad_session($node);
-	my $walwriter = $s->value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'");
-	kill('STOP', $walwriter);
-	$open->rows("BEGIN; SELECT narad.produce('told', '1')");
-	my $end = $s->value($told{$name});
-	kill('KILL', $walwriter);
-	$s->try('SELECT pg_sleep(60)');
-	$_->{dead} = 1 foreach ($s, $open);
-	$_->quit foreach ($s, $open);
-	ok($node->poll_query_until('postgres', 'SELECT true'), 'it starts again');
+	my $end = die_unflushed(sub {
+		$open->rows("BEGIN; SELECT narad.produce('told', '1')");
+		return $s->value($told{$name}) }, $s, $open);
 	is(one_value($node, "SELECT msg_offset >= $end FROM narad.produce('told', '2')"), 't', "$name: what it told is not given again");
 	$node->safe_psql('postgres', 'DROP TABLE told');
 }
