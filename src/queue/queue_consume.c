@@ -790,7 +790,8 @@ claim_next(NaradConsumer *c)
 
 /*
  * Is there a suspect that this call cannot take only because a suspect is all
- * of its batch, and this one has something already?
+ * of its batch, and this one has something already?  If max_acked_ahead is in
+ * its way, too, that is noted for whoever makes room.
  */
 static bool
 leaves_suspect(NaradConsumer *c)
@@ -798,11 +799,15 @@ leaves_suspect(NaradConsumer *c)
 	NaradShard *shard = c->shard;
 	NaradOffset offset;
 
-	if (c->ordered || shard->policy.max_deliveries == 0 ||
-		shard->suspect_out != 0 || c->nclaims + c->ntaken == 0)
+	if (c->ordered || shard->suspects.nmembers == 0 ||
+		shard->policy.max_deliveries == 0 || shard->suspect_out != 0 ||
+		c->nclaims + c->ntaken == 0)
 		return false;
 	offset = NaradSuspectNext(shard, NaradClockNow());
-	return offset != NARAD_INVALID_OFFSET && below_cap(c, offset);
+	if (offset == NARAD_INVALID_OFFSET || below_cap(c, offset))
+		return offset != NARAD_INVALID_OFFSET;
+	(void) stop_ahead(c);
+	return false;
 }
 
 /*
@@ -912,7 +917,7 @@ claim_group(NaradConsumer *c, int want)
 	c->capped = choice == CHOICE_CAPPED;
 	if (c->capped)
 		shard->capped++;
-	if (c->returned_all &&
+	if (c->returned_all && !c->leaves_alone &&
 		(choice == CHOICE_DRY ||
 		 (c->capped &&
 		  shard->leases.nstate[NARAD_LEASE_LEASED] < c->max_in_flight)))

@@ -261,14 +261,16 @@ worker_loop(void)
 	{
 		uint32		nwakes = NaradDirtyWakes();
 		int64		next = run_duties();
+		bool		is_woken;
 
 		NaradDirtyVisited();
-		if (!is_busy() && !is_needed())
+		is_woken = NaradDirtyWakes() != nwakes;
+		if (!is_woken && !is_busy() && !is_needed())
 		{
 			worker_end = NARAD_WORKER_DONE;
 			return;
 		}
-		if (ConfigReloadPending || NaradDirtyWakes() != nwakes)
+		if (ConfigReloadPending || is_woken)
 			next = NaradClockNow();
 		if (!ShutdownRequestPending)
 			NaradWorkerSleep(milliseconds_until(next));
