@@ -1932,7 +1932,12 @@ shard_is_ready(NaradShard *shard, NaradGroupId group_id,
 		else if (shard->suspect_out != 0 && shard->keys.ordered)
 			ready = false;		/* one at a time */
 		else if (shard->nholes >= (uint32) settings->max_acked_ahead)
+		{
+			/* Whoever found it dry may have had nothing beyond the cap. */
 			ready = !shard->is_dry;
+			if (!ready)
+				NaradShardStopAhead(shard, settings->max_acked_ahead);
+		}
 		else
 			ready = Max(shard->scan_pos, shard->frontier) <
 				pg_atomic_read_u64(&part->end_offset) ||
