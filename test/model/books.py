@@ -252,6 +252,7 @@ class Producer:
     def __init__(self):
         self.state = None       # (epoch, last, ((sequence, position), ...))
         self.holder = None      # session, or gid, that has it locked
+        self.ghost = None       # ... that had it before a savepoint's end
 
 
 class Level:
@@ -426,26 +427,31 @@ class Books:
                                    self.retry_delay(group, lease))
         for level in reversed(levels):
             for producer, state, holder in reversed(level.undo):
+                if first > 0 and holder is None:
+                    producer.ghost = producer.holder
                 producer.state, producer.holder = state, holder
         del session.levels[first:]
         if first == 0:
-            self.bury(session)
+            self.bury(session, session.topics)
 
     def drop(self, topic, message):
         message.state = "dead"
         topic.open.pop(message.where, None)
 
-    def bury(self, session):
-        for topic in session.topics:
+    def bury(self, owner, topics):
+        for topic in topics:
             topic.ghosts = {w: m for w, m in topic.ghosts.items()
-                            if m.owner is not session}
+                            if m.owner != owner}
+            for producer in topic.producers.values():
+                if producer.ghost == owner:
+                    producer.ghost = None
 
     def commit(self, session):
         level = Level()
         for one in session.levels:
             level.absorb(one)
         session.levels = []
-        self.bury(session)
+        self.bury(session, session.topics)
         if session.has_xid:
             self.durable = self.serial
         if level.produced:
