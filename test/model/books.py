@@ -39,7 +39,7 @@ CLOCK = Clock()
 
 class Message:
     __slots__ = ("part", "off", "key", "seq", "due", "state", "owner",
-                 "origin", "serial")
+                 "origin", "serial", "is_released")
 
     def __init__(self, part, off, key=None):
         self.part = part
@@ -51,6 +51,7 @@ class Message:
         self.owner = None       # session, or gid; while open
         self.origin = None      # of a dead letter: (group, where)
         self.serial = 0         # ... and when it was seen
+        self.is_released = False    # produced in a savepoint that is none now
 
     @property
     def where(self):
@@ -252,7 +253,8 @@ class Producer:
     def __init__(self):
         self.state = None       # (epoch, last, ((sequence, position), ...))
         self.holder = None      # session, or gid, that has it locked
-        self.ghost = None       # ... that had it before a savepoint's end
+        self.is_released = False    # ... since a savepoint that is none now
+        self.ghost = None       # who had it so, and rolled that back
 
 
 class Level:
@@ -262,7 +264,7 @@ class Level:
         self.produced = []      # (topic, Message)
         self.taken = []         # (group, lease, receipt)
         self.pinned = []        # (group, lease)
-        self.undo = []          # (producer, its state, its holder)
+        self.undo = []          # (producer, its state, holder, is_released)
 
     def absorb(self, level):
         self.produced += level.produced
@@ -426,10 +428,11 @@ class Books:
                     self.give_back(group, lease,
                                    self.retry_delay(group, lease))
         for level in reversed(levels):
-            for producer, state, holder in reversed(level.undo):
-                if first > 0 and holder is None:
+            for producer, state, holder, is_released in reversed(level.undo):
+                if first > 0 and holder is None and producer.is_released:
                     producer.ghost = producer.holder
                 producer.state, producer.holder = state, holder
+                producer.is_released = is_released
         del session.levels[first:]
         if first == 0:
             self.bury(session, session.topics)
@@ -458,7 +461,7 @@ class Books:
             self.ncommits += 1
         for topic, message in level.produced:
             self.publish(topic, message)
-        for producer, _, _ in level.undo:
+        for producer, *_ in level.undo:
             producer.holder = None
         for group, lease, receipt in level.taken:
             if lease.receipt == receipt:

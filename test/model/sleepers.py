@@ -77,18 +77,17 @@ class Call(Sleep):
 
 class Blocked(Task):
     """A producer that waits for another's transaction: to its end, if that
-    released the savepoint in which it produced, and then rolled an outer one
-    back.  It may be answered before."""
+    released the savepoint in which it produced, though it then rolls an outer
+    one back."""
 
-    def __init__(self, driver, session, topic, check, is_free, is_over):
+    def __init__(self, driver, session, topic, check, is_free):
         Task.__init__(self, driver, session)
         self.topic = topic
         self.is_free = is_free
-        self.is_over = is_over
         self.check_answer = check
 
     def has_to_return(self):
-        return self.is_free() and self.is_over()
+        return self.is_free()
 
     def check(self, rows):
         if rows in self.ends:
@@ -154,8 +153,8 @@ class Sleepers:
     def is_waited_for(self, topic):
         return any(s.task.topic is topic for s in self.busy(Blocked))
 
-    def block(self, session, text, topic, check, is_free, is_over):
-        task = Blocked(self, session, topic, check, is_free, is_over)
+    def block(self, session, text, topic, check, is_free):
+        task = Blocked(self, session, topic, check, is_free)
         session.topics.add(topic)
         self.start(session, task, text)
 

@@ -84,7 +84,7 @@ class Statements:
         for _, message in level.produced:
             if message.state == "open":
                 message.owner = gid
-        for producer, _, _ in level.undo:
+        for producer, *_ in level.undo:
             producer.holder = gid
         for topic in session.topics:
             for message in topic.ghosts.values():
@@ -110,7 +110,7 @@ class Statements:
                 self.publish(topic, message)
             else:
                 self.drop(topic, message)
-        for producer, state, _ in reversed(level.undo):
+        for producer, state, *_ in reversed(level.undo):
             producer.holder = None
             if what == "ROLLBACK":
                 producer.state = state
@@ -136,6 +136,10 @@ class Statements:
         into = session.levels[depth - 1]
         for level in session.levels[depth:]:
             into.absorb(level)
+            for _, message in level.produced:
+                message.is_released = True
+            for producer, *_ in level.undo:
+                producer.is_released = True
             for _, lease in level.pinned:
                 lease.actions = [(into if a[0] is level else a[0],) + a[1:]
                                  for a in lease.actions]
@@ -245,9 +249,10 @@ class Statements:
                 self.commit(session)
 
         if is_blocked:
-            self.block(session, text, topic, check,
-                       lambda: first.state != "open",
-                       lambda: topic.ghosts.get(first.where) is not first)
+            self.block(session, text, topic, check, lambda:
+                       first.state != "open" and not
+                       (first.is_released and
+                        topic.ghosts.get(first.where) is first))
         else:
             check(self.run(session, text))
 
@@ -278,8 +283,8 @@ class Statements:
             # PREPARE hands the lock on, and frees nobody.
             self.block(session, text, topic,
                        lambda rows: check(rows, producer.state),
-                       lambda: producer.holder is None,
-                       lambda: producer.ghost is None)
+                       lambda: producer.holder is None and
+                       producer.ghost is None)
         else:
             # As it is now: a refusal takes back what its transaction did.
             state = producer.state
@@ -298,8 +303,10 @@ class Statements:
         own = self.auto(session)
         session.topics.add(topic)
         session.levels[-1].undo.append((producer, producer.state,
-                                        producer.holder))
+                                        producer.holder,
+                                        producer.is_released))
         producer.holder = session
+        producer.is_released = False
         if epoch == known and sequence <= last:
             place = dict(positions).get(sequence, (None, None))
             expect(rows[0] == place + (True,), "produce_once: %s, not %s",

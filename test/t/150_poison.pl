@@ -17,7 +17,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use NaradTest;
 
-my $node = narad_node('poison', streaming => 1, conf => [ 'autovacuum = off', 'restart_after_crash = on',
+my $node = narad_node('poison', streaming => 1, conf => [ 'autovacuum = off', 'restart_after_crash = on', 'max_prepared_transactions = 4',
 	"narad.frontier_write_interval = '20ms'", "narad.frontier_flush_interval = '20ms'" ]);
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION narad; CREATE TABLE effect (t text, off bigint)');
@@ -264,6 +264,64 @@ foreach my $order ('none', 'key')
 	is($waiting[2]{rows}[0][0], 't', "beside, $order: nobody came for the suspect, so the next is told");
 	is($s->value("SELECT count(*) FROM narad.verify('$t')"), '0', "beside, $order: nothing is wrong");
 	$_->quit foreach ($s, @waiting);
+}
+
+# Nor does it forget who else was stopped there: by a message that was open when the
+# server crashed, and is taken before the suspects, with which max_in_flight is used up.
+{
+	my $s = narad_session($node);
+	fresh_topic('stopped', 0, ", max_deliveries => 9, partitions => 2, ordering => 'key'");
+	$s->rows("BEGIN; SELECT narad.produce('stopped', '0', key => 'open', partition => 1); PREPARE TRANSACTION 'stopped'");
+	$s->rows("SELECT narad.produce('stopped', '0', key => i::text, partition => 1) FROM generate_series(1, 3) i");
+	is($s->value("SELECT count(*) FROM narad.consume('stopped', 3, partition => 1)"), '3', 'stopped: three are out');
+	crash();
+	$s->quit;
+	$s = narad_session($node);
+	my $take = 'SELECT receipt, partition, msg_offset FROM narad.consume';
+	my ($out) = $s->rows("$take('stopped', 3, partition => 1)");
+	is($out->[2], '1', 'stopped: a suspect is out');
+	$s->rows("SELECT narad.ack('$out->[0]'); COMMIT PREPARED 'stopped'; SELECT narad.alter_topic('stopped', max_in_flight => 1)");
+	($out) = $s->rows("$take('stopped', 3, partition => 1)");
+	is($out->[2], '0', 'stopped: what was open is out');
+
+	my $waiter = narad_session($node);
+	$waiter->send("SELECT msg_offset FROM narad.consume('stopped', partition => 1, wait => '20 s')");
+	poll_until('it sleeps', sub { one_value($node, 'SELECT count(*) FROM narad.waiters') eq '1' });
+	# The first call that names no partition begins with this one.
+	$s->rows("SELECT narad.produce('stopped', '0', partition => 0)");
+	is($s->value("SELECT string_agg(partition || ':' || msg_offset, ' ') FROM narad.consume('stopped', 3)"), '0:0',
+		'stopped: another looks, and has taken something else');
+	$s->rows("SELECT narad.ack('$out->[0]')");
+	$waiter->finish;
+	is(($waiter->{rows}[0] // ['nothing'])->[0], '2', 'stopped: who waits has the next suspect when there is room');
+	$_->quit foreach ($s, $waiter);
+}
+
+# A suspect beyond max_acked_ahead is there for who waits as soon as there is room,
+# though who looked last would not have taken it.
+{
+	my $s = narad_session($node);
+	fresh_topic('beyond', 0, ', max_deliveries => 9, partitions => 2');
+	$s->rows("BEGIN; SELECT narad.produce('beyond', '0', partition => 1) FROM generate_series(0, 1); PREPARE TRANSACTION 'beyond'");
+	$s->rows("SELECT narad.produce('beyond', '0', partition => 1) FROM generate_series(2, 3)");
+	is($s->value("SELECT count(*) FROM narad.consume('beyond', 3, partition => 1)"), '2', 'beyond: two are out');
+	crash();
+	$s->quit;
+	$s = narad_session($node);
+	my ($suspect) = $s->rows("SELECT receipt, msg_offset FROM narad.consume('beyond', 3, partition => 1)");
+	is($suspect->[1], '2', 'beyond: a suspect is out');
+	$s->rows("COMMIT PREPARED 'beyond'; SELECT narad.alter_topic('beyond', max_acked_ahead => 2)");
+	my @below = $s->rows("SELECT receipt, msg_offset FROM narad.consume('beyond', 3, partition => 1)");
+	is(join(' ', map { $_->[1] } @below), '0 1', 'beyond: those below are out');
+	$s->rows("SELECT narad.ack('$suspect->[0]')");
+
+	$s->rows("SELECT narad.produce('beyond', '0', partition => 0)");
+	is($s->value("SELECT string_agg(partition || ':' || msg_offset, ' ') FROM narad.consume('beyond', 3)"), '0:0',
+		'beyond: the other suspect is not to be had yet');
+	$s->rows("SELECT narad.ack('$below[0][0]')");
+	is($s->value("CALL narad.wait('beyond', '1 ms')"), 't', 'beyond: it is there as soon as there is room');
+	like(batch('beyond', 3), qr{^3:\d$}, 'beyond: and is had');
+	$s->quit;
 }
 
 # The count of the one that is out does not depend on what was written besides.
