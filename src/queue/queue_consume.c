@@ -915,14 +915,14 @@ claim_group(NaradConsumer *c, int want)
 	if (c->single && c->nclaims == 1)
 		claim_single(c);
 	c->capped = choice == CHOICE_CAPPED;
-	if (c->capped)
-		shard->capped++;
 	if (c->returned_all && !c->leaves_alone &&
 		(choice == CHOICE_DRY ||
 		 (c->capped &&
 		  shard->leases.nstate[NARAD_LEASE_LEASED] < c->max_in_flight)))
 		shard->capped_in_flight = false;
 	shard->is_dry = is_dry_for_all(c, choice);
+	shard->dry_in_flight = c->max_in_flight;
+	shard->dry_acked_ahead = c->max_acked_ahead;
 
 	/* Whatever comes of the claims, the next one is to be waited for. */
 	if (c->due_popped)
@@ -1080,15 +1080,14 @@ give_back(NaradShard *shard, NaradLease *lease, bool recheck)
  * Settles what else lies in a run of dead or damaged offsets: pending ones,
  * suspects that are not out, and those never looked at, in which case the
  * whole run is one range.  Without memory they are left to be looked at one by
- * one.  Returns how many.
+ * one.
  */
-static uint64
+static void
 settle_run(NaradConsumer *c, NaradOffset first, NaradOffset next)
 {
 	NaradShard *shard = c->shard;
 	NaradOffset offset = first;
 	NaradOffset seen = Max(shard->scan_pos, shard->frontier);
-	uint64		nsettled = 0;
 
 	for (;;)
 	{
@@ -1097,7 +1096,6 @@ settle_run(NaradConsumer *c, NaradOffset first, NaradOffset next)
 			break;
 		if (!NaradShardSettleRange(shard, offset, offset))
 			break;
-		nsettled++;
 		offset++;
 	}
 	for (offset = NaradSetNextMember(&shard->suspects, first); offset < next;
@@ -1105,22 +1103,17 @@ settle_run(NaradConsumer *c, NaradOffset first, NaradOffset next)
 	{
 		NaradLease *lease = NaradLeaseFind(&shard->leases, offset);
 
-		if (lease == NULL && NaradShardSettleRange(shard, offset, offset))
-			nsettled++;
-		else if (lease != NULL && lease->state == NARAD_LEASE_SUSPECT)
+		if (lease == NULL)
+			(void) NaradShardSettleRange(shard, offset, offset);
+		else if (lease->state == NARAD_LEASE_SUSPECT)
 		{
 			/* In no list: once the bit is gone nobody would find it. */
 			NaradShardSettle(shard, offset);
-			nsettled++;
 		}
 	}
 	if (next > seen && seen >= first &&
 		NaradShardSettleRange(shard, seen, next - 1))
-	{
-		nsettled += next - seen;
 		shard->scan_pos = next;
-	}
-	return nsettled;
 }
 
 /*
@@ -1282,16 +1275,12 @@ dispose_claim(NaradConsumer *c, NaradClaim *done, int64 now,
 			NaradLeaseSetDeadline(&shard->leases, lease,
 								  NaradDeadline(now, c->timeout));
 			done->deliveries = (int) lease->deliveries;
-			shard->delivered++;
 			NaradXactTake(shard, lease);
 			break;
 		case NARAD_READ_DEAD:
-			NaradShardSettle(shard, done->offset);
-			(void) settle_run(c, done->offset, done->next);
-			break;
 		case NARAD_READ_CORRUPT:
 			NaradShardSettle(shard, done->offset);
-			shard->corrupt += 1 + settle_run(c, done->offset, done->next);
+			settle_run(c, done->offset, done->next);
 			break;
 		case NARAD_READ_PENDING:
 		case NARAD_READ_OWN:
@@ -1913,43 +1902,83 @@ NaradConsume(Relation rel, NaradRelInfo *info, const NaradConsumeArgs *args,
 
 /* -------------------------------------------------------------- a mere look */
 
-/* May this shard have something for a consumer? */
+/* Has a look found the shard dry, with settings that allowed as much? */
+static bool
+is_known_dry(const NaradShard *shard, const NaradTopicSettings *settings)
+{
+	return shard->is_dry &&
+		settings->max_deliveries == (int) shard->policy.max_deliveries &&
+		(uint32) settings->max_in_flight <= shard->dry_in_flight &&
+		(uint32) settings->max_acked_ahead <= shard->dry_acked_ahead;
+}
+
+/*
+ * With max_acked_ahead used up: may there be something below the highest
+ * settled offset?
+ */
+static bool
+has_some_below_cap(NaradShard *shard, NaradLogPartition *part,
+				   const NaradTopicSettings *settings)
+{
+	int			where;
+
+	if (!is_known_dry(shard, settings))
+		return true;
+	read_ring(shard, part);
+	return next_recheck(shard, 0, &where) < shard->settled_end;
+}
+
+/* With room under both caps: may there be anything? */
+static bool
+has_some(NaradShard *shard, NaradLogPartition *part,
+		 const NaradTopicSettings *settings)
+{
+	const NaradDue *delayed = NaradDueFirst(&shard->due);
+	NaradOffset end = pg_atomic_read_u64(&part->end_offset);
+
+	if (shard->frontier >= end)
+		return false;
+	if (shard->scan_pos < end || shard->ring_pos != NaradRingHead(part) ||
+		settings->ordered != shard->keys.ordered)
+		return true;
+	return !is_known_dry(shard, settings) &&
+		(shard->nrechecks > 0 ||
+		 shard->leases.nstate[NARAD_LEASE_RETURNED] > 0 ||
+		 shard->keys.ready_root != NULL ||
+		 (delayed != NULL && delayed->due <= GetCurrentTimestamp()) ||
+		 shard->suspects.nmembers > 0 ||
+		 !dlist_is_empty(&shard->keys.refill));
+}
+
+/*
+ * May this shard have something for a consumer?  If a cap is in the way, that
+ * is noted for whoever makes room: a consumer that took all there was has met
+ * none.
+ */
 static bool
 shard_is_ready(NaradShard *shard, NaradGroupId group_id,
 			   NaradLogPartition *part, const NaradTopicSettings *settings)
 {
-	const NaradDue *delayed;
 	bool		ready = false;
 
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	if (NaradShardIsOf(shard, group_id))
 	{
 		NaradShardExpire(shard, NaradClockNow(), NARAD_MAX_EXPIRED);
-		delayed = NaradDueFirst(&shard->due);
 		if (shard->leases.nstate[NARAD_LEASE_LEASED] >=
 			(uint32) settings->max_in_flight)
 			shard->capped_in_flight = true;
-		else if (shard->suspect_out != 0 && shard->keys.ordered)
+		else if (shard->suspect_out != 0 && shard->keys.ordered &&
+				 settings->max_deliveries > 0)
 			ready = false;		/* one at a time */
 		else if (shard->nholes >= (uint32) settings->max_acked_ahead)
 		{
-			/* Whoever found it dry may have had nothing beyond the cap. */
-			ready = !shard->is_dry;
+			ready = has_some_below_cap(shard, part, settings);
 			if (!ready)
 				NaradShardStopAhead(shard, settings->max_acked_ahead);
 		}
 		else
-			ready = Max(shard->scan_pos, shard->frontier) <
-				pg_atomic_read_u64(&part->end_offset) ||
-				shard->ring_pos != NaradRingHead(part) ||
-				(!shard->is_dry &&
-				 (shard->nrechecks > 0 ||
-				  shard->leases.nstate[NARAD_LEASE_RETURNED] > 0 ||
-				  shard->keys.ready_root != NULL ||
-				  (delayed != NULL &&
-				   delayed->due <= GetCurrentTimestamp()) ||
-				  shard->suspects.nmembers > 0 ||
-				  !dlist_is_empty(&shard->keys.refill)));
+			ready = has_some(shard, part, settings);
 		if (!ready)
 			tell_owners(shard);
 	}

@@ -707,6 +707,8 @@ release_node(NaradShard *shard, NaradKeyNode *node)
 	NaradKeyTable *table = &shard->keys;
 	NaradKey   *key = node->key;
 	bool		had_turn = key->first == node;
+	bool		was_next = key->passed != NULL &&
+	next_node(key, key->passed) == node;
 
 	if (key->passed == node)
 		forget_passed(key);
@@ -720,6 +722,10 @@ release_node(NaradShard *shard, NaradKeyNode *node)
 												 &key->nodes));
 	if (had_turn && (key->first != NULL || key->has_later))
 		NaradShardMadeAvailable(shard, 1, false);
+
+	/* What comes behind it has the turn to one transaction, which may sleep. */
+	if (was_next && !shard->dropped)
+		NaradWaitServeOwners(shard->group, shard->partition, &key->passer, 1);
 	look_after_key(table, key);
 }
 

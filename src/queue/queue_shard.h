@@ -83,7 +83,10 @@ typedef struct NaradShard
 	NaradKeyTable keys;			/* empty unless messages are ordered by key */
 	uint64		nmade;			/* counts NaradShardMadeAvailable */
 	bool		is_dry;			/* a consumer found nothing more, and nothing
-								 * became available since but by appends */
+								 * became available since but by appends and
+								 * by what the ring tells */
+	uint32		dry_in_flight;	/* ... with this max_in_flight */
+	uint32		dry_acked_ahead;	/* ... and max_acked_ahead */
 
 	/* One stopped for a cap; and, since then, none found it dry ... */
 	bool		capped_in_flight;
@@ -116,13 +119,6 @@ typedef struct NaradShard
 	int			nlosses;
 	NaradRange	losses[NARAD_MAX_LOSSES];	/* the last times: what was jumped
 											 * over, settled or not */
-
-	/* Counters, since the server started. */
-	uint64		delivered;
-	uint64		acked;
-	uint64		expired;
-	uint64		capped;			/* consume calls that stopped for a cap */
-	uint64		corrupt;		/* offsets settled because they were damaged */
 
 	/* Persistence (queue_state.c). */
 	bool		is_dirty;		/* memory is ahead of the page; set under lock */

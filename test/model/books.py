@@ -253,8 +253,6 @@ class Producer:
     def __init__(self):
         self.state = None       # (epoch, last, ((sequence, position), ...))
         self.holder = None      # session, or gid, that has it locked
-        self.is_released = False    # ... since a savepoint that is none now
-        self.ghost = None       # who had it so, and rolled that back
 
 
 class Level:
@@ -264,7 +262,7 @@ class Level:
         self.produced = []      # (topic, Message)
         self.taken = []         # (group, lease, receipt)
         self.pinned = []        # (group, lease)
-        self.undo = []          # (producer, its state, holder, is_released)
+        self.undo = []          # (producer, its state, its holder)
 
     def absorb(self, level):
         self.produced += level.produced
@@ -428,40 +426,34 @@ class Books:
                     self.give_back(group, lease,
                                    self.retry_delay(group, lease))
         for level in reversed(levels):
-            for producer, state, holder, is_released in reversed(level.undo):
-                if first > 0 and holder is None and producer.is_released:
-                    producer.ghost = producer.holder
+            for producer, state, holder in reversed(level.undo):
                 producer.state, producer.holder = state, holder
-                producer.is_released = is_released
         del session.levels[first:]
         if first == 0:
-            self.bury(session, session.topics)
+            self.bury(session)
 
     def drop(self, topic, message):
         message.state = "dead"
         topic.open.pop(message.where, None)
 
-    def bury(self, owner, topics):
-        for topic in topics:
+    def bury(self, session):
+        for topic in session.topics:
             topic.ghosts = {w: m for w, m in topic.ghosts.items()
-                            if m.owner != owner}
-            for producer in topic.producers.values():
-                if producer.ghost == owner:
-                    producer.ghost = None
+                            if m.owner is not session}
 
     def commit(self, session):
         level = Level()
         for one in session.levels:
             level.absorb(one)
         session.levels = []
-        self.bury(session, session.topics)
+        self.bury(session)
         if session.has_xid:
             self.durable = self.serial
         if level.produced:
             self.ncommits += 1
         for topic, message in level.produced:
             self.publish(topic, message)
-        for producer, *_ in level.undo:
+        for producer, _, _ in level.undo:
             producer.holder = None
         for group, lease, receipt in level.taken:
             if lease.receipt == receipt:

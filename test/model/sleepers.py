@@ -76,9 +76,9 @@ class Call(Sleep):
 
 
 class Blocked(Task):
-    """A producer that waits for another's transaction: to its end, if that
-    released the savepoint in which it produced, though it then rolls an outer
-    one back."""
+    """A producer that waits for another's transaction.  For an id, to its end,
+    if that released the savepoint in which it produced, though it then rolls
+    an outer one back; for a number, until it rolls that back."""
 
     def __init__(self, driver, session, topic, check, is_free):
         Task.__init__(self, driver, session)

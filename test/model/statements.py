@@ -84,15 +84,12 @@ class Statements:
         for _, message in level.produced:
             if message.state == "open":
                 message.owner = gid
-        for producer, *_ in level.undo:
+        for producer, _, _ in level.undo:
             producer.holder = gid
         for topic in session.topics:
             for message in topic.ghosts.values():
                 if message.owner is session:
                     message.owner = gid
-            for producer in topic.producers.values():
-                if producer.ghost is session:
-                    producer.ghost = gid
         self.prepared.append((gid, level, session.topics))
         self.durable = self.serial
         return session.forget_transaction()
@@ -110,11 +107,13 @@ class Statements:
                 self.publish(topic, message)
             else:
                 self.drop(topic, message)
-        for producer, state, *_ in reversed(level.undo):
+        for producer, state, _ in reversed(level.undo):
             producer.holder = None
             if what == "ROLLBACK":
                 producer.state = state
-        self.bury(gid, topics)
+        for topic in topics:
+            topic.ghosts = {w: m for w, m in topic.ghosts.items()
+                            if m.owner != gid}
 
     def savepoint(self, session):
         if not session.is_open or session.failed or len(session.levels) > 4:
@@ -138,8 +137,6 @@ class Statements:
             into.absorb(level)
             for _, message in level.produced:
                 message.is_released = True
-            for producer, *_ in level.undo:
-                producer.is_released = True
             for _, lease in level.pinned:
                 lease.actions = [(into if a[0] is level else a[0],) + a[1:]
                                  for a in lease.actions]
@@ -283,8 +280,7 @@ class Statements:
             # PREPARE hands the lock on, and frees nobody.
             self.block(session, text, topic,
                        lambda rows: check(rows, producer.state),
-                       lambda: producer.holder is None and
-                       producer.ghost is None)
+                       lambda: producer.holder is None)
         else:
             # As it is now: a refusal takes back what its transaction did.
             state = producer.state
@@ -303,10 +299,8 @@ class Statements:
         own = self.auto(session)
         session.topics.add(topic)
         session.levels[-1].undo.append((producer, producer.state,
-                                        producer.holder,
-                                        producer.is_released))
+                                        producer.holder))
         producer.holder = session
-        producer.is_released = False
         if epoch == known and sequence <= last:
             place = dict(positions).get(sequence, (None, None))
             expect(rows[0] == place + (True,), "produce_once: %s, not %s",
