@@ -241,14 +241,15 @@ run_statement(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 /*
  * A prepared transaction has no callback at its end: who ends it wakes those who
  * may wait for its messages.  With DISCARD ALL a pooler gives the session to
- * another client: the one that left its tokens is gone.
+ * another client: the one that left its tokens is gone.  With UNLISTEN * it
+ * hears of none, unless that is rolled back, and then it is told last.
  */
 static void
-tell_of_end(bool ends_prepared, bool discards)
+tell_of_end(bool ends_prepared, bool ends_listening)
 {
 	if (ends_prepared)
 		NaradWaitServeDatabase();
-	if (discards)
+	if (ends_listening)
 		NaradTokenAbandon();
 }
 
@@ -263,9 +264,12 @@ is_end_of_prepared(const Node *statement)
 		 end->kind == TRANS_STMT_ROLLBACK_PREPARED);
 }
 
+/* DISCARD ALL or UNLISTEN * */
 static bool
-is_discard_all(const Node *statement)
+is_end_of_listening(const Node *statement)
 {
+	if (IsA(statement, UnlistenStmt))
+		return ((const UnlistenStmt *) statement)->conditionname == NULL;
 	return IsA(statement, DiscardStmt) &&
 		((const DiscardStmt *) statement)->target == DISCARD_ALL;
 }
@@ -283,11 +287,11 @@ worker_process_utility(PlannedStmt *pstmt, const char *query,
 	{
 		/* A CALL that rolled back may have freed the statement. */
 		bool		ends_prepared = is_end_of_prepared(statement);
-		bool		discards = is_discard_all(statement);
+		bool		ends_listening = is_end_of_listening(statement);
 
 		run_statement(pstmt, query, read_only_tree, context, params,
 					  environment, dest, completion);
-		tell_of_end(ends_prepared, discards);
+		tell_of_end(ends_prepared, ends_listening);
 		return;
 	}
 

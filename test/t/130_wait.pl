@@ -268,7 +268,7 @@ sub leave_and_end
 {
 	my ($session, $how) = @_;
 	my $pid = $session->backend_pid;
-	return $session->rows('DISCARD ALL') if $how eq 'DISCARD ALL';
+	return $session->rows($how) if $how =~ /^(DISCARD|UNLISTEN)/;
 	$session->quit;
 	return poll_until('the session ends', sub {
 		one_value($node, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid") eq '0' });
@@ -279,9 +279,9 @@ sub tokens_of
 	return one_value($node, "SELECT count(*), count(pid) FROM narad.waiters WHERE topic = '$topic'::regclass");
 }
 $one->rows('LISTEN here; LISTEN done');
-foreach my $how ('the end of a session', 'DISCARD ALL')
+foreach my $how ('the end of a session', 'DISCARD ALL', 'UNLISTEN *')
 {
-	my $t = $how eq 'DISCARD ALL' ? 'discarded' : 'ended';
+	my $t = lc((split(' ', $how))[0]) . '_tokens';
 	my $gone = narad_session($node);
 	topic($t);
 	$one->rows("SELECT * FROM narad.consume('$t', notify => 'here')");
@@ -298,7 +298,7 @@ foreach my $how ('the end of a session', 'DISCARD ALL')
 
 	# The promise of one who ends before he comes.
 	topic("${t}_promise");
-	$gone = narad_session($node) if $t eq 'ended';
+	$gone = narad_session($node) if $how =~ /session/;
 	$gone->rows("SELECT * FROM narad.consume('${t}_promise', notify => 'gone')");
 	$one->rows("SELECT * FROM narad.consume('${t}_promise', notify => 'here')");
 	while_stopped(sub {
@@ -308,7 +308,8 @@ foreach my $how ('the end of a session', 'DISCARD ALL')
 		is(tokens_of("${t}_promise"), '0|0', '... and the next is, without the time he has for it');
 	});
 	ok(notified($one, 'here'), '... at once');
-	$gone->quit if $t eq 'discarded';
+	$gone->quit if $how !~ /session/;
+	$node->safe_psql('postgres', "DROP TABLE $t, ${t}_promise");
 }
 # Who listens need not be who left the token.
 topic('heard');
@@ -344,7 +345,7 @@ topic('unsent');
 		'... until the worker goes on');
 	is($nunsent, 1024, '... which tells as many as a group may have');
 }
-$node->safe_psql('postgres', 'DROP TABLE ended, ended_promise, discarded, discarded_promise, heard, unsent');
+$node->safe_psql('postgres', 'DROP TABLE heard, unsent');
 # Who listens, and sits in a transaction, holds up the server's queue, and nothing
 # of ours.
 topic('idle');
