@@ -829,7 +829,8 @@ is_dry_for_all(NaradConsumer *c, NaradChoice choice)
 		c->leaves_alone = true;
 	if (c->leaves_alone)
 		return false;
-	if (shard->nmade != c->nmade || !c->returned_all)
+	if (shard->nmade != c->nmade || !c->returned_all ||
+		!dlist_is_empty(&shard->keys.refill))
 		return false;
 	offset = next_due(c);
 	if (offset != NARAD_INVALID_OFFSET && below_cap(c, offset))
@@ -923,6 +924,7 @@ claim_group(NaradConsumer *c, int want)
 	shard->is_dry = is_dry_for_all(c, choice);
 	shard->dry_in_flight = c->max_in_flight;
 	shard->dry_acked_ahead = c->max_acked_ahead;
+	shard->dry_deliveries = shard->policy.max_deliveries;
 
 	/* Whatever comes of the claims, the next one is to be waited for. */
 	if (c->due_popped)
@@ -1383,18 +1385,21 @@ static void
 end_filled(NaradConsumer *c)
 {
 	NaradShard *shard = c->shard;
-	bool		is_filled = false;
+	bool		is_full = false;
+	bool		is_ahead = false;
 
 	if (c->filled &&
 		shard->leases.nstate[NARAD_LEASE_LEASED] >= c->max_in_flight)
-		is_filled = shard->capped_in_flight = true;
+		is_full = shard->capped_in_flight = true;
 	if (c->filled_ahead && shard->nholes >= c->max_acked_ahead &&
 		shard->settled_end == c->settled_end)
 	{
-		is_filled = true;
+		is_ahead = true;
 		NaradShardStopAhead(shard, c->max_acked_ahead);
 	}
-	if (is_filled)
+
+	/* Behind what ended the group, max_in_flight, nothing was looked at. */
+	if (is_full || (is_ahead && !c->filled))
 		return;
 	for (int i = 0; i < c->nclaims; i++)
 	{
@@ -1907,7 +1912,8 @@ static bool
 is_known_dry(const NaradShard *shard, const NaradTopicSettings *settings)
 {
 	return shard->is_dry &&
-		settings->max_deliveries == (int) shard->policy.max_deliveries &&
+		settings->ordered == shard->keys.ordered &&
+		(uint32) settings->max_deliveries == shard->dry_deliveries &&
 		(uint32) settings->max_in_flight <= shard->dry_in_flight &&
 		(uint32) settings->max_acked_ahead <= shard->dry_acked_ahead;
 }
@@ -1920,9 +1926,11 @@ static bool
 has_some_below_cap(NaradShard *shard, NaradLogPartition *part,
 				   const NaradTopicSettings *settings)
 {
+	NaradOffset end = pg_atomic_read_u64(&part->end_offset);
 	int			where;
 
-	if (!is_known_dry(shard, settings))
+	if (!is_known_dry(shard, settings) ||
+		Max(shard->scan_pos, shard->frontier) < Min(shard->settled_end, end))
 		return true;
 	read_ring(shard, part);
 	return next_recheck(shard, 0, &where) < shard->settled_end;
@@ -1935,15 +1943,16 @@ has_some(NaradShard *shard, NaradLogPartition *part,
 {
 	const NaradDue *delayed = NaradDueFirst(&shard->due);
 	NaradOffset end = pg_atomic_read_u64(&part->end_offset);
+	int			where;
 
 	if (shard->frontier >= end)
 		return false;
 	if (shard->scan_pos < end || shard->ring_pos != NaradRingHead(part) ||
+		next_recheck(shard, 0, &where) != NARAD_INVALID_OFFSET ||
 		settings->ordered != shard->keys.ordered)
 		return true;
 	return !is_known_dry(shard, settings) &&
-		(shard->nrechecks > 0 ||
-		 shard->leases.nstate[NARAD_LEASE_RETURNED] > 0 ||
+		(shard->leases.nstate[NARAD_LEASE_RETURNED] > 0 ||
 		 shard->keys.ready_root != NULL ||
 		 (delayed != NULL && delayed->due <= GetCurrentTimestamp()) ||
 		 shard->suspects.nmembers > 0 ||
@@ -1988,7 +1997,8 @@ shard_is_ready(NaradShard *shard, NaradGroupId group_id,
 
 /*
  * Whether a consume of the group may find something: whether anything was
- * appended, came back, or ended since one found nothing.  The caller holds
+ * appended, came back, or ended since one found nothing, or the settings allow
+ * more; notes the caps that are in the way.  The caller holds
  * RowExclusiveLock on the topic and no narad lock.  Errors as NaradConsume.
  */
 bool

@@ -553,12 +553,12 @@ back_off(NaradDatabase *db, bool failed)
 /*
  * NaradDirtyLeaveWorker
  *
- * This process is no longer its database's worker.  When it is done and
- * nothing is dirty, the database wants none until it is announced again; else
- * another is started in a while.
+ * This process is no longer its database's worker.  When it is done, nothing is
+ * dirty, and it has heard of all wakes, the database wants none until it is
+ * announced again; else another is started in a while.
  */
 void
-NaradDirtyLeaveWorker(NaradWorkerEnd end)
+NaradDirtyLeaveWorker(NaradWorkerEnd end, uint32 nwakes)
 {
 	NaradDatabase *db;
 
@@ -568,13 +568,14 @@ NaradDirtyLeaveWorker(NaradWorkerEnd end)
 	{
 		db->worker_pid = 0;
 		db->worker_latch = NULL;
-		if (end == NARAD_WORKER_DONE && db->ndirty == 0)
+		if (end == NARAD_WORKER_DONE && db->ndirty == 0 &&
+			pg_atomic_read_u32(&db->nwakes) == nwakes)
 		{
 			db->is_wanted = false;
 			db->retry_at = db->retry_delay = 0;
 		}
 		else
-			back_off(db, end != NARAD_WORKER_RENEWED);
+			back_off(db, end == NARAD_WORKER_FAILED);
 		wake_launcher();
 	}
 	LWLockRelease(&DirtyCtl->lock);

@@ -83,7 +83,7 @@ typedef enum NaradWorkerEnd
 } NaradWorkerEnd;
 
 /* This process no longer is the worker. */
-extern void NaradDirtyLeaveWorker(NaradWorkerEnd end);
+extern void NaradDirtyLeaveWorker(NaradWorkerEnd end, uint32 nwakes);
 extern void NaradDirtyStartFailed(Oid database);	/* asks again later */
 extern int	NaradDirtyWorkerPid(Oid database);	/* 0 if none */
 extern bool NaradDirtyHasWorker(void);	/* this database */

@@ -279,6 +279,13 @@ prev_node(const NaradKey *key, NaradKeyNode *node)
 										   &node->node));
 }
 
+/* Is it the next after those that a transaction has passed? */
+static bool
+follows_passed(const NaradKey *key, NaradKeyNode *node)
+{
+	return key->passed != NULL && next_node(key, key->passed) == node;
+}
+
 /*
  * Whoever acked a node has passed it and, without a gap, those that he acked
  * behind it: in whatever order he did so, and be it before the turn came here.
@@ -576,8 +583,7 @@ NaradKeyMayTake(NaradShard *shard, NaradOffset offset)
 	if (node == NULL || node->key->first == node)
 		return NaradKeyHasTurn(shard, offset);
 	key = node->key;
-	return key->passed != NULL && key->passer == MyProcPid &&
-		next_node(key, key->passed) == node;
+	return key->passer == MyProcPid && follows_passed(key, node);
 }
 
 /*
@@ -707,10 +713,11 @@ release_node(NaradShard *shard, NaradKeyNode *node)
 	NaradKeyTable *table = &shard->keys;
 	NaradKey   *key = node->key;
 	bool		had_turn = key->first == node;
-	bool		was_next = key->passed != NULL &&
-	next_node(key, key->passed) == node;
+	bool		was_next = follows_passed(key, node);
 
-	if (key->passed == node)
+	if (key->passed == node && !had_turn && prev_node(key, node) != NULL)
+		key->passed = prev_node(key, node);
+	else if (key->passed == node)
 		forget_passed(key);
 	if (had_turn)
 		give_turn(shard, key, NULL);
@@ -724,8 +731,13 @@ release_node(NaradShard *shard, NaradKeyNode *node)
 		NaradShardMadeAvailable(shard, 1, false);
 
 	/* What comes behind it has the turn to one transaction, which may sleep. */
-	if (was_next && !shard->dropped)
-		NaradWaitServeOwners(shard->group, shard->partition, &key->passer, 1);
+	if (was_next)
+	{
+		pass_from(shard, key, next_node(key, key->passed));
+		if (!shard->dropped)
+			NaradWaitServeOwners(shard->group, shard->partition,
+								 &key->passer, 1);
+	}
 	look_after_key(table, key);
 }
 
@@ -800,8 +812,7 @@ NaradKeyPass(NaradShard *shard, NaradOffset offset)
 	if (node == NULL)
 		return;
 	key = node->key;
-	if (key->first == node ? key->passed == NULL :
-		key->passed != NULL && next_node(key, key->passed) == node)
+	if (key->first == node ? key->passed == NULL : follows_passed(key, node))
 		pass_from(shard, key, node);
 	look_after_key(table, key);
 }

@@ -85,8 +85,9 @@ typedef struct NaradShard
 	bool		is_dry;			/* a consumer found nothing more, and nothing
 								 * became available since but by appends and
 								 * by what the ring tells */
-	uint32		dry_in_flight;	/* ... with this max_in_flight */
-	uint32		dry_acked_ahead;	/* ... and max_acked_ahead */
+	uint32		dry_in_flight;	/* ... with this max_in_flight, */
+	uint32		dry_acked_ahead;	/* ... max_acked_ahead, */
+	uint32		dry_deliveries; /* ... and max_deliveries */
 
 	/* One stopped for a cap; and, since then, none found it dry ... */
 	bool		capped_in_flight;

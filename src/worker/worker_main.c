@@ -71,10 +71,13 @@ static DutyState duty_states[lengthof(duties)];
 static MemoryContext duty_context;
 static NaradWorkerEnd worker_end = NARAD_WORKER_FAILED;
 
+/* Wakes before the last round of duties began. */
+static uint32 wakes_heard;
+
 static void
 worker_exit(int code, Datum arg)
 {
-	NaradDirtyLeaveWorker(worker_end);
+	NaradDirtyLeaveWorker(worker_end, wakes_heard);
 }
 
 /* SIGTERM */
@@ -259,12 +262,13 @@ worker_loop(void)
 {
 	while (!ShutdownRequestPending)
 	{
-		uint32		nwakes = NaradDirtyWakes();
-		int64		next = run_duties();
+		int64		next;
 		bool		is_woken;
 
+		wakes_heard = NaradDirtyWakes();
+		next = run_duties();
 		NaradDirtyVisited();
-		is_woken = NaradDirtyWakes() != nwakes;
+		is_woken = NaradDirtyWakes() != wakes_heard;
 		if (!is_woken && !is_busy() && !is_needed())
 		{
 			worker_end = NARAD_WORKER_DONE;

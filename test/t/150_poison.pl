@@ -285,8 +285,9 @@ foreach my $order ('none', 'key')
 	is($out->[2], '0', 'stopped: what was open is out');
 
 	my $waiter = narad_session($node);
-	$waiter->send("SELECT msg_offset FROM narad.consume('stopped', partition => 1, wait => '20 s')");
-	poll_until('it sleeps', sub { one_value($node, 'SELECT count(*) FROM narad.waiters') eq '1' });
+	$waiter->send("SELECT msg_offset FROM narad.consume('stopped', partition => 1, wait => '1 min')");
+	poll_until('it sleeps', sub { one_value($node, "SELECT count(*) FROM narad.waiters JOIN pg_stat_activity USING (pid)"
+		  . " WHERE wait_event_type = 'Extension'") eq '1' });
 	# The first call that names no partition begins with this one.
 	$s->rows("SELECT narad.produce('stopped', '0', partition => 0)");
 	is($s->value("SELECT string_agg(partition || ':' || msg_offset, ' ') FROM narad.consume('stopped', 3)"), '0:0',
@@ -321,6 +322,27 @@ foreach my $order ('none', 'key')
 	$s->rows("SELECT narad.ack('$below[0][0]')");
 	is($s->value("CALL narad.wait('beyond', '1 ms')"), 't', 'beyond: it is there as soon as there is room');
 	like(batch('beyond', 3), qr{^3:\d$}, 'beyond: and is had');
+	$s->quit;
+}
+
+# Without a limit none has to wait for another: whoever waits is told, whatever was
+# settled since the limit went.
+{
+	my $s = narad_session($node);
+	fresh_topic('lifted', 3, ', max_deliveries => 9');
+	is($s->value("SELECT count(*) FROM narad.consume('lifted', 3)"), '3', 'lifted: three are out');
+	crash();
+	$s->quit;
+	$s = narad_session($node);
+	$s->rows("SELECT narad.produce('lifted', '3')");
+	is($s->value("SELECT msg_offset FROM narad.consume('lifted', 9)"), '0', 'lifted: a suspect is out');
+	my ($fresh) = $s->rows("SELECT receipt, msg_offset FROM narad.consume('lifted', 9)");
+	is($fresh->[1], '3', 'lifted: and a fresh one');
+	is($s->value("SELECT count(*) FROM narad.consume('lifted', 9)"), '0', 'lifted: there is nothing else');
+	$s->rows("SELECT narad.alter_topic('lifted', reset => '{max_deliveries}')");
+	$s->rows("SELECT narad.ack('$fresh->[0]')");
+	is($s->value("CALL narad.wait('lifted', '1 ms')"), 't', 'lifted: there is, without a limit');
+	is(batch('lifted', 9), '1:1 2:1', 'lifted: and it is had');
 	$s->quit;
 }
 
