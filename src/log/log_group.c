@@ -62,7 +62,7 @@ report_damage(Relation rel, BlockNumber block)
 
 /* Copies the page of a kind to which a walk comes; errors if it is another. */
 static void
-copy_kind(Relation rel, const NaradMetaData *meta, NaradChainWalk * walk,
+copy_kind(Relation rel, const NaradMetaData *meta, NaradChainWalk *walk,
 		  BlockNumber block, uint16 kind, char *copy)
 {
 	NaradPageSpecialHead *head;
@@ -78,7 +78,7 @@ copy_kind(Relation rel, const NaradMetaData *meta, NaradChainWalk * walk,
 
 /* Copies a page of the directory. */
 static void
-copy_groups(Relation rel, const NaradMetaData *meta, NaradChainWalk * walk,
+copy_groups(Relation rel, const NaradMetaData *meta, NaradChainWalk *walk,
 			BlockNumber block, char *copy)
 {
 	copy_kind(rel, meta, walk, block, NARAD_PAGE_GROUPS, copy);

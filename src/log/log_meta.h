@@ -94,10 +94,10 @@ typedef struct NaradChainWalk
 	BlockNumber root;			/* no page of the chain; or 0 */
 	BlockNumber met;			/* one that was met, or 0 */
 	uint64		npages;
-}			NaradChainWalk;
+} NaradChainWalk;
 
 /* The walk comes to a page: true if the link must be wrong. */
-extern bool NaradChainIsWrong(NaradChainWalk * walk, BlockNumber block);
+extern bool NaradChainIsWrong(NaradChainWalk *walk, BlockNumber block);
 
 /*
  * The first of the existing blocks [from, to) with a page of the topic that is

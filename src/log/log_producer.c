@@ -164,7 +164,7 @@ check_page(Relation rel, NaradTopicId topic_id, BlockNumber block, char *page)
 
 /* Goes on to a page of a chain, or 0; errors XX001 if it goes in a circle. */
 static BlockNumber
-go_to(Relation rel, NaradChainWalk * walk, BlockNumber block)
+go_to(Relation rel, NaradChainWalk *walk, BlockNumber block)
 {
 	if (block != 0 && NaradChainIsWrong(walk, block))
 		report_damage(rel, block);
@@ -174,7 +174,7 @@ go_to(Relation rel, NaradChainWalk * walk, BlockNumber block)
 /* Begins a walk: the first page of a chain, or 0. */
 static BlockNumber
 first_page(Relation rel, const NaradMetaData *meta, int chain,
-		   NaradChainWalk * walk)
+		   NaradChainWalk *walk)
 {
 	PGAlignedBlock copy;
 
@@ -482,7 +482,7 @@ NaradProducerWrite(Relation rel, NaradRelInfo *info, const char *id,
  * that is damaged: then false, and a WARNING.
  */
 static bool
-copy_sound_page(Relation rel, NaradTopicId topic_id, NaradChainWalk * walk,
+copy_sound_page(Relation rel, NaradTopicId topic_id, NaradChainWalk *walk,
 				BlockNumber block, char *copy)
 {
 	if (!NaradChainIsWrong(walk, block) &&
@@ -499,7 +499,7 @@ copy_sound_page(Relation rel, NaradTopicId topic_id, NaradChainWalk * walk,
 
 /* Settles one page; *oldest: of what is left.  Returns the next page, or 0. */
 static BlockNumber
-settle_page(Relation rel, NaradTopicId topic_id, NaradChainWalk * walk,
+settle_page(Relation rel, NaradTopicId topic_id, NaradChainWalk *walk,
 			BlockNumber block, uint64 cutoff, uint64 *oldest)
 {
 	PGAlignedBlock image;

@@ -218,7 +218,7 @@ NaradVerifyUsePage(NaradVerify *verify, BlockNumber block, int partition,
  * A circle is seen without what was collected of the directory, too.
  */
 bool
-NaradVerifyCopyChained(NaradVerify *verify, NaradChainWalk * walk,
+NaradVerifyCopyChained(NaradVerify *verify, NaradChainWalk *walk,
 					   BlockNumber block, uint16 kind, const char *what,
 					   char *copy)
 {

@@ -122,7 +122,7 @@ extern bool NaradVerifyCopyKind(NaradVerify *verify, BlockNumber block,
 								uint16 kind, const char *what, char *copy);
 
 /* The same of a page of a chain, to which nothing else may point. */
-extern bool NaradVerifyCopyChained(NaradVerify *verify, NaradChainWalk * walk,
+extern bool NaradVerifyCopyChained(NaradVerify *verify, NaradChainWalk *walk,
 								   BlockNumber block, uint16 kind,
 								   const char *what, char *copy);
 

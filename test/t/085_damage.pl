@@ -410,6 +410,7 @@ foreach my $t (sort keys %wrong)
 	  or diag("@states");
 }
 is_refused("w_$_", $_, "SELECT * FROM narad.produce('w_$_', '1', partition => 0)") foreach sort keys %w_starts;
+is_refused('w_group_count', 'group_count', "SELECT narad.create_group('w_group_count', 'new')");
 is((try("SELECT count(*) FROM narad.consume('w_body', 1000, partition => 0, consumer_group => 'other')"))[1], 499,
 	'body: a damaged record loses itself');
 
