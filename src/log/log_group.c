@@ -51,21 +51,39 @@ typedef struct GroupPlace
 	NaradGroupEntry entry;
 } GroupPlace;
 
-/* Copies a page of a kind; errors if it is another. */
 static void
-copy_kind(Relation rel, const NaradMetaData *meta, BlockNumber block,
-		  uint16 kind, char *copy)
+report_damage(Relation rel, BlockNumber block)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("groups of topic \"%s\" are damaged in block %u",
+					RelationGetRelationName(rel), block)));
+}
+
+/* Copies the page of a kind to which a walk comes; errors if it is another. */
+static void
+copy_kind(Relation rel, const NaradMetaData *meta, NaradChainWalk *walk,
+		  BlockNumber block, uint16 kind, char *copy)
 {
 	NaradPageSpecialHead *head;
 
+	if (NaradChainIsWrong(walk, block))
+		report_damage(rel, block);
 	NaradPageCopy(rel, block, copy);
 	head = NaradPageHead(copy);
 	if (head == NULL || head->kind != kind ||
 		head->topic_id != meta->topic_id)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("groups of topic \"%s\" are damaged in block %u",
-						RelationGetRelationName(rel), block)));
+		report_damage(rel, block);
+}
+
+/* Copies a page of the directory. */
+static void
+copy_groups(Relation rel, const NaradMetaData *meta, NaradChainWalk *walk,
+			BlockNumber block, char *copy)
+{
+	copy_kind(rel, meta, walk, block, NARAD_PAGE_GROUPS, copy);
+	if (GroupsContents(copy)->nentries > GROUPS_PER_PAGE)
+		report_damage(rel, block);
 }
 
 /* What is looked for in the directory. */
@@ -100,6 +118,7 @@ find_group(Relation rel, const NaradMetaData *meta, const GroupKey *key,
 	PGAlignedBlock copy;
 	NaradGroupsPage *page = GroupsContents(copy.data);
 	BlockNumber block = meta->groups_root;
+	NaradChainWalk walk = {0};
 
 	*last = 0;
 	*has_room = false;
@@ -107,7 +126,7 @@ find_group(Relation rel, const NaradMetaData *meta, const GroupKey *key,
 	{
 		uint32		i;
 
-		copy_kind(rel, meta, block, NARAD_PAGE_GROUPS, copy.data);
+		copy_groups(rel, meta, &walk, block, copy.data);
 		for (i = 0; i < page->nentries; i++)
 		{
 			NaradGroupEntry *entry = &page->entries[i];
@@ -180,6 +199,7 @@ NaradGroupList(Relation rel, int *ngroups)
 	PGAlignedBlock copy;
 	NaradGroupsPage *page = GroupsContents(copy.data);
 	NaradGroupEntry *groups = palloc(sizeof(NaradGroupEntry));
+	NaradChainWalk walk = {0};
 	BlockNumber block;
 
 	*ngroups = 0;
@@ -188,7 +208,7 @@ NaradGroupList(Relation rel, int *ngroups)
 	{
 		uint32		i;
 
-		copy_kind(rel, &meta, block, NARAD_PAGE_GROUPS, copy.data);
+		copy_groups(rel, &meta, &walk, block, copy.data);
 		groups = repalloc(groups, (*ngroups + page->nentries + 1) *
 						  sizeof(NaradGroupEntry));
 		for (i = 0; i < page->nentries; i++)
@@ -464,14 +484,20 @@ static BlockNumber
 find_map_page(Relation rel, const NaradMetaData *meta, BlockNumber map,
 			  int partition, char *copy, BlockNumber *last)
 {
+	NaradChainWalk walk = {0};
+	uint32		first = 0;
+
 	*last = 0;
 	while (map != 0)
 	{
 		NaradStateMapPage *page = MapContents(copy);
 
-		copy_kind(rel, meta, map, NARAD_PAGE_STATEMAP, copy);
+		copy_kind(rel, meta, &walk, map, NARAD_PAGE_STATEMAP, copy);
+		if (page->first_partition != first)
+			report_damage(rel, map);
 		if (partition < page->first_partition + NARAD_MAP_BLOCKS)
 			return map;
+		first += NARAD_MAP_BLOCKS;
 		*last = map;
 		map = page->next;
 	}

@@ -525,6 +525,29 @@ NaradMetaModify(Relation rel, NaradMetaChange change, void *arg)
 }
 
 /*
+ * NaradChainIsWrong
+ *
+ * Asked of each page of a chain before it is followed.  True if the link leads
+ * nowhere, or if the chain runs in a circle: so whoever follows it comes to an
+ * end, after a few times as many pages as it has.  Pages of a circle may
+ * be met twice before.  (This is Brent's way: the page to be met again is the
+ * first, second, fourth, eighth, ...; one of these lies in the circle, and is
+ * kept for as long as the circle is.)  The number of the file's blocks would be a
+ * bound, too, but one that large files reach only after minutes.
+ */
+bool
+NaradChainIsWrong(NaradChainWalk *walk, BlockNumber block)
+{
+	if (block == InvalidBlockNumber || block == walk->root ||
+		block == walk->met)
+		return true;
+	if ((walk->npages & (walk->npages - 1)) == 0)
+		walk->met = block;
+	walk->npages++;
+	return false;
+}
+
+/*
  * NaradMetaStartOffsets
  *
  * palloc'ed: where each partition began when the file was made; zeros unless

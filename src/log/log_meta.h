@@ -86,6 +86,20 @@ extern void NaradPageCopy(Relation rel, BlockNumber block, char *copy);
 extern bool NaradPageCopyChecked(Relation rel, BlockNumber block, char *copy);
 
 /*
+ * A walk along a chain of pages, each of which names the next: zeros when it
+ * begins, but for the root, if one of the kind has the first link.
+ */
+typedef struct NaradChainWalk
+{
+	BlockNumber root;			/* no page of the chain; or 0 */
+	BlockNumber met;			/* one that was met, or 0 */
+	uint64		npages;
+} NaradChainWalk;
+
+/* The walk comes to a page: true if the link must be wrong. */
+extern bool NaradChainIsWrong(NaradChainWalk *walk, BlockNumber block);
+
+/*
  * The first of the existing blocks [from, to) with a page of the topic that is
  * not of the directory; InvalidBlockNumber if there is none.
  */

@@ -145,28 +145,46 @@ is_producers_page(NaradTopicId topic_id, char *page)
 		head->topic_id == topic_id;
 }
 
+static void
+report_damage(Relation rel, BlockNumber block)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("producers of topic \"%s\" are damaged in block %u",
+					RelationGetRelationName(rel), block)));
+}
+
 /* Errors XX001 unless it is. */
 static void
 check_page(Relation rel, NaradTopicId topic_id, BlockNumber block, char *page)
 {
 	if (!is_producers_page(topic_id, page))
-		ereport(ERROR,
-				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("producers of topic \"%s\" are damaged in block %u",
-						RelationGetRelationName(rel), block)));
+		report_damage(rel, block);
 }
 
-/* The first page of a chain, or 0. */
+/* Goes on to a page of a chain, or 0; errors XX001 if it goes in a circle. */
 static BlockNumber
-first_page(Relation rel, const NaradMetaData *meta, int chain)
+go_to(Relation rel, NaradChainWalk *walk, BlockNumber block)
+{
+	if (block != 0 && NaradChainIsWrong(walk, block))
+		report_damage(rel, block);
+	return block;
+}
+
+/* Begins a walk: the first page of a chain, or 0. */
+static BlockNumber
+first_page(Relation rel, const NaradMetaData *meta, int chain,
+		   NaradChainWalk *walk)
 {
 	PGAlignedBlock copy;
 
+	memset(walk, 0, sizeof(*walk));
+	walk->root = meta->producers_root;
 	if (meta->producers_root == 0)
 		return 0;
 	NaradPageCopy(rel, meta->producers_root, copy.data);
 	check_page(rel, meta->topic_id, meta->producers_root, copy.data);
-	return RootContents(copy.data)->chains[chain];
+	return go_to(rel, walk, RootContents(copy.data)->chains[chain]);
 }
 
 /* What a page says of a producer. */
@@ -239,13 +257,14 @@ NaradProducerRead(Relation rel, const char *id, int id_len,
 				  NaradProducerState *state, XLogRecPtr *lsn)
 {
 	NaradMetaData meta;
+	NaradChainWalk walk;
 	BlockNumber block;
 
 	memset(state, 0, sizeof(*state));
 	*lsn = InvalidXLogRecPtr;
 	if (!NaradMetaRead(rel, &meta))
 		return;
-	block = first_page(rel, &meta, chain_of(id, id_len));
+	block = first_page(rel, &meta, chain_of(id, id_len), &walk);
 	while (block != 0)
 	{
 		PageAnswer	answer;
@@ -263,7 +282,7 @@ NaradProducerRead(Relation rel, const char *id, int id_len,
 			return;
 		}
 		else
-			block = answer.next;
+			block = go_to(rel, &walk, answer.next);
 	}
 }
 
@@ -316,7 +335,8 @@ static bool
 write_in_chain(Relation rel, const NaradMetaData *meta, const char *id,
 			   int id_len, uint64 xid, const NaradProducerState *state)
 {
-	BlockNumber block = first_page(rel, meta, chain_of(id, id_len));
+	NaradChainWalk walk;
+	BlockNumber block = first_page(rel, meta, chain_of(id, id_len), &walk);
 	PGAlignedBlock image;
 	NaradPageUpdate update;
 
@@ -352,7 +372,7 @@ write_in_chain(Relation rel, const NaradMetaData *meta, const char *id,
 			UnlockReleaseBuffer(update.buffer);
 		if (done)
 			return true;
-		block = next;
+		block = go_to(rel, &walk, next);
 	}
 	return false;
 }
@@ -393,7 +413,8 @@ extend_chain(Relation rel, NaradLogTopic *topic, const NaradMetaData *meta,
 	PGAlignedBlock images[2];
 	NaradPageUpdate updates[2];
 	BlockNumber last = 0;
-	BlockNumber block = first_page(rel, meta, chain);
+	NaradChainWalk walk;
+	BlockNumber block = first_page(rel, meta, chain, &walk);
 
 	while (block != 0)
 	{
@@ -402,7 +423,7 @@ extend_chain(Relation rel, NaradLogTopic *topic, const NaradMetaData *meta,
 		NaradPageCopy(rel, block, images[0].data);
 		check_page(rel, meta->topic_id, block, images[0].data);
 		last = block;
-		block = PageContents(images[0].data)->next;
+		block = go_to(rel, &walk, PageContents(images[0].data)->next);
 		if (block == 0 && ph->pd_lower + len <= ph->pd_upper)
 			return;
 	}
@@ -457,14 +478,15 @@ NaradProducerWrite(Relation rel, NaradRelInfo *info, const char *id,
 }
 
 /*
- * Copies a page for VACUUM, which does not fail for one that is damaged: then
- * false, and a WARNING.
+ * Copies the page to which a walk of VACUUM comes, which does not fail for one
+ * that is damaged: then false, and a WARNING.
  */
 static bool
-copy_sound_page(Relation rel, NaradTopicId topic_id, BlockNumber block,
-				char *copy)
+copy_sound_page(Relation rel, NaradTopicId topic_id, NaradChainWalk *walk,
+				BlockNumber block, char *copy)
 {
-	if (block < RelationGetNumberOfBlocks(rel) &&
+	if (!NaradChainIsWrong(walk, block) &&
+		block < RelationGetNumberOfBlocks(rel) &&
 		NaradPageCopyChecked(rel, block, copy) &&
 		is_producers_page(topic_id, copy))
 		return true;
@@ -477,14 +499,14 @@ copy_sound_page(Relation rel, NaradTopicId topic_id, BlockNumber block,
 
 /* Settles one page; *oldest: of what is left.  Returns the next page, or 0. */
 static BlockNumber
-settle_page(Relation rel, NaradTopicId topic_id, BlockNumber block,
-			uint64 cutoff, uint64 *oldest)
+settle_page(Relation rel, NaradTopicId topic_id, NaradChainWalk *walk,
+			BlockNumber block, uint64 cutoff, uint64 *oldest)
 {
 	PGAlignedBlock image;
 	NaradPageUpdate update;
 	NaradProducerEntry *entry;
 
-	if (!copy_sound_page(rel, topic_id, block, image.data))
+	if (!copy_sound_page(rel, topic_id, walk, block, image.data))
 		return 0;
 	begin_update(rel, block, &update, image.data);
 	check_page(rel, topic_id, block, image.data);
@@ -520,19 +542,23 @@ NaradProducersSettle(Relation rel, uint64 cutoff)
 {
 	PGAlignedBlock root;
 	NaradMetaData meta;
+	NaradChainWalk to_root = {0};
 	uint64		oldest = 0;
 
 	if (!NaradMetaRead(rel, &meta) || meta.producers_root == 0 ||
-		!copy_sound_page(rel, meta.topic_id, meta.producers_root, root.data))
+		!copy_sound_page(rel, meta.topic_id, &to_root, meta.producers_root,
+						 root.data))
 		return 0;
 	for (int chain = 0; chain < NARAD_PRODUCER_CHAINS; chain++)
 	{
 		BlockNumber block = RootContents(root.data)->chains[chain];
+		NaradChainWalk walk = {meta.producers_root};
 
 		while (block != 0)
 		{
 			CHECK_FOR_INTERRUPTS();
-			block = settle_page(rel, meta.topic_id, block, cutoff, &oldest);
+			block = settle_page(rel, meta.topic_id, &walk, block, cutoff,
+								&oldest);
 		}
 	}
 	return oldest;
@@ -601,13 +627,13 @@ NaradVerifyProducers(NaradVerify *verify)
 	for (int chain = 0; chain < NARAD_PRODUCER_CHAINS; chain++)
 	{
 		BlockNumber block = RootContents(root.data)->chains[chain];
+		NaradChainWalk walk = {meta.producers_root};
 
 		while (block != 0 &&
-			   NaradVerifyUsePage(verify, block, -1, "page of producers") &&
-			   NaradVerifyCopyKind(verify, block, NARAD_PAGE_PRODUCERS,
-								   "page of producers", copy.data))
+			   NaradVerifyCopyChained(verify, &walk, block,
+									  NARAD_PAGE_PRODUCERS,
+									  "page of producers", copy.data))
 		{
-			CHECK_FOR_INTERRUPTS();
 			verify_entries(verify, block, chain, copy.data);
 			block = PageContents(copy.data)->next;
 		}

@@ -211,13 +211,27 @@ NaradVerifyUsePage(NaradVerify *verify, BlockNumber block, int partition,
 	return true;
 }
 
-/* Copies a page of a chain, which nothing else may point to. */
-static bool
-copy_chained(NaradVerify *verify, BlockNumber block, uint16 kind,
-			 const char *what, char *copy)
+/*
+ * NaradVerifyCopyChained
+ *
+ * Copies the page to which a walk comes, and to which nothing else may point.
+ * A circle is seen without what was collected of the directory, too.
+ */
+bool
+NaradVerifyCopyChained(NaradVerify *verify, NaradChainWalk *walk,
+					   BlockNumber block, uint16 kind, const char *what,
+					   char *copy)
 {
-	return NaradVerifyUsePage(verify, block, -1, what) &&
-		NaradVerifyCopyKind(verify, block, kind, what, copy);
+	if (!NaradVerifyUsePage(verify, block, -1, what))
+		return false;
+	if (NaradChainIsWrong(walk, block))
+	{
+		NaradVerifyFind(verify, NARAD_SEVERITY_ERROR, -1,
+						NARAD_INVALID_OFFSET, block,
+						"%s is in a circle of such", what);
+		return false;
+	}
+	return NaradVerifyCopyKind(verify, block, kind, what, copy);
 }
 
 /* Does a page of a chain hold just so many bytes, from the partition it must? */
@@ -262,6 +276,7 @@ verify_bases(NaradVerify *verify)
 	NaradBasesPage *page = (NaradBasesPage *)
 	PageGetContents((Page) copy.data);
 	BlockNumber block = verify->meta.bases_root;
+	NaradChainWalk walk = {0};
 	uint32		first = 0;
 	uint32		i;
 
@@ -269,8 +284,8 @@ verify_bases(NaradVerify *verify)
 		return;
 	verify->bases = palloc0(verify->meta.npartitions * sizeof(NaradOffset));
 	while (block != 0 &&
-		   copy_chained(verify, block, NARAD_PAGE_BASES, "page of start offsets",
-						copy.data) &&
+		   NaradVerifyCopyChained(verify, &walk, block, NARAD_PAGE_BASES,
+								  "page of start offsets", copy.data) &&
 		   check_extent(verify, block, copy.data,
 						offsetof(NaradBasesPage, bases) +
 						NARAD_BASES_PER_PAGE * sizeof(NaradOffset),
@@ -317,12 +332,13 @@ verify_maps(NaradVerify *verify, const NaradGroupEntry *group)
 	NaradStateMapPage *page = (NaradStateMapPage *)
 	PageGetContents((Page) copy.data);
 	BlockNumber block = group->map;
+	NaradChainWalk walk = {0};
 	uint32		first = 0;
 	uint32		i;
 
 	while (block != 0 &&
-		   copy_chained(verify, block, NARAD_PAGE_STATEMAP, "map of state pages",
-						copy.data) &&
+		   NaradVerifyCopyChained(verify, &walk, block, NARAD_PAGE_STATEMAP,
+								  "map of state pages", copy.data) &&
 		   check_extent(verify, block, copy.data,
 						offsetof(NaradStateMapPage, blocks) +
 						NARAD_MAP_BLOCKS * sizeof(BlockNumber),
@@ -420,6 +436,7 @@ verify_groups(NaradVerify *verify)
 	NaradGroupsPage *page = (NaradGroupsPage *)
 	PageGetContents((Page) copy.data);
 	NaradGroupId *ids = palloc(sizeof(NaradGroupId));
+	NaradChainWalk walk = {0};
 	NaradMetaData meta;
 	BlockNumber block;
 	int			nids = 0;
@@ -427,8 +444,8 @@ verify_groups(NaradVerify *verify)
 
 	block = NaradMetaRead(verify->rel, &meta) ? meta.groups_root : 0;
 	while (block != 0 &&
-		   copy_chained(verify, block, NARAD_PAGE_GROUPS,
-						"page of the group directory", copy.data))
+		   NaradVerifyCopyChained(verify, &walk, block, NARAD_PAGE_GROUPS,
+								  "page of the group directory", copy.data))
 	{
 		if (page->nentries > GROUPS_PER_PAGE ||
 			((PageHeader) copy.data)->pd_lower != SizeOfPageHeaderData +

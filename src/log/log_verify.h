@@ -10,6 +10,7 @@
 #ifndef LOG_VERIFY_H
 #define LOG_VERIFY_H
 
+#include "log/log_meta.h"
 #include "log/log_topic.h"
 
 typedef enum NaradSeverity
@@ -119,6 +120,11 @@ extern bool NaradVerifyCopyPage(NaradVerify *verify, BlockNumber block,
 /* The same of a page with the common special space and contents. */
 extern bool NaradVerifyCopyKind(NaradVerify *verify, BlockNumber block,
 								uint16 kind, const char *what, char *copy);
+
+/* The same of a page of a chain, to which nothing else may point. */
+extern bool NaradVerifyCopyChained(NaradVerify *verify, NaradChainWalk *walk,
+								   BlockNumber block, uint16 kind,
+								   const char *what, char *copy);
 
 /* Is the page, not new, of the topic and kind, with a sound header? */
 extern bool NaradVerifyIsKind(const NaradVerify *verify, const char *page,

@@ -149,13 +149,12 @@ visit_page(StateFreeze *freeze, BlockNumber block, bool is_head)
 static void
 freeze_state(StateFreeze *freeze, NaradShard *shard, BlockNumber block)
 {
-	BlockNumber left = RelationGetNumberOfBlocks(freeze->rel);
+	NaradChainWalk walk = {0};
 	bool		is_head = true;
 
 	if (shard != NULL)
 		LWLockAcquire(&shard->io_lock, LW_EXCLUSIVE);
-	/* A chain that is longer than the file runs in a circle. */
-	for (; block != 0 && left > 0; left--)
+	while (block != 0 && !NaradChainIsWrong(&walk, block))
 	{
 		block = visit_page(freeze, block, is_head);
 		is_head = false;

@@ -267,6 +267,7 @@ load_journal(Relation rel, NaradShard *shard, const char *page,
 {
 	const NaradStateHead *head = NaradPageStateHead(page);
 	PGAlignedBlock copy;
+	NaradChainWalk walk = {0};
 	BlockNumber block;
 
 	load_journal_page(shard, page, NARAD_HEAD_JOURNAL_START(head),
@@ -274,7 +275,8 @@ load_journal(Relation rel, NaradShard *shard, const char *page,
 	for (block = head->journal; block != 0;
 		 block = NaradPageStateChain(copy.data)->next)
 	{
-		if (!NaradStateChainCopy(rel, block, owner, false, copy.data))
+		if (NaradChainIsWrong(&walk, block) ||
+			!NaradStateChainCopy(rel, block, owner, false, copy.data))
 		{
 			damage->journal_block = block;
 			break;

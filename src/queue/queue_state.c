@@ -434,6 +434,7 @@ fold_journal(Relation rel, Fold *fold, const char *head_page,
 {
 	const NaradStateHead *head = NaradPageStateHead(head_page);
 	PGAlignedBlock copy;
+	NaradChainWalk walk = {0};
 	BlockNumber block;
 
 	fold->generation = generation;
@@ -443,7 +444,8 @@ fold_journal(Relation rel, Fold *fold, const char *head_page,
 		 block = NaradPageStateChain(copy.data)->next)
 	{
 		/* A damaged page was told of when it was loaded; it is left. */
-		if (!NaradStateChainCopy(rel, block, owner, false, copy.data))
+		if (NaradChainIsWrong(&walk, block) ||
+			!NaradStateChainCopy(rel, block, owner, false, copy.data))
 			break;
 		fold_chained_page(fold, block, copy.data, owner);
 	}
@@ -518,18 +520,25 @@ release_empty_pages(Relation rel, const Fold *fold, BlockNumber head_block,
  * ----------------------------------------------------------------
  */
 
-/* The blocks of a chain, as far as it is sound; an older group's, too. */
+/*
+ * The blocks of a chain, as far as it is sound; an older group's, too.  None of
+ * one that runs in a circle, as each would be used for several pages.
+ */
 static List *
 chain_blocks(Relation rel, BlockNumber block, const NaradStateOwner *owner)
 {
-	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
 	List	   *blocks = NIL;
+	NaradChainWalk walk = {0};
 	PGAlignedBlock copy;
 
-	/* One that runs in a circle is damaged. */
-	while (block != 0 && list_length(blocks) < nblocks &&
+	while (block != 0 &&
 		   NaradStateChainCopy(rel, block, owner, true, copy.data))
 	{
+		if (NaradChainIsWrong(&walk, block))
+		{
+			list_free(blocks);
+			return NIL;
+		}
 		blocks = lappend_oid(blocks, block);
 		block = NaradPageStateChain(copy.data)->next;
 	}
@@ -1058,12 +1067,16 @@ journal_on_chained(Relation rel, BlockNumber block, const NaradStateOwner *owner
 	(void) write_chain(rel, block, owner, image);
 }
 
-/* A page for the journal's chain: a spare one, or a new one. */
+/*
+ * A page for the journal's chain: a spare one, or a new one.  Spare ones of our
+ * group hold nothing; one that does is in use, and its chain runs in a circle.
+ */
 static BlockNumber
 find_journal_page(Relation rel, NaradRelInfo *info, BlockNumber head_block,
 				  const NaradStateOwner *owner, BlockNumber *spare_left)
 {
 	PGAlignedBlock copy;
+	NaradStateChain *chain = NaradPageStateChain(copy.data);
 	BlockNumber block = 0;
 
 	*spare_left = 0;
@@ -1071,9 +1084,10 @@ find_journal_page(Relation rel, NaradRelInfo *info, BlockNumber head_block,
 		NARAD_HEAD_OURS)
 		block = NaradPageStateHead(copy.data)->spare;
 	if (block == 0 ||
-		!NaradStateChainCopy(rel, block, owner, true, copy.data))
+		!NaradStateChainCopy(rel, block, owner, true, copy.data) ||
+		(chain->group_id == owner->group_id && chain->len > 0))
 		return NaradMetaPageAllocate(rel, info->shared);
-	*spare_left = NaradPageStateChain(copy.data)->next;
+	*spare_left = chain->next;
 	return block;
 }
 

@@ -372,6 +372,7 @@ my %wrong = (
 	group_state => [ 0x4e04, sub { substr($_[0], 24 + 8 + 4, 1) = pack('C', 7) }, qr/entry of group 1 makes no sense/ ],
 	map_to_data => [ 0x4e05, sub { substr($_[0], 24 + 8, 4) = pack('L', 10) },
 		qr/state page does not lie among the pages set aside for such/ ],
+	group_count => [ 0x4e04, sub { substr($_[0], 24 + 4, 4) = pack('L', 60000) }, qr/page of the group directory has 60000 entries in/ ],
 	map_twice => [ 0x4e05, sub { substr($_[0], 24 + 8, 8) = substr($_[0], 24 + 12, 4) x 2 if unpack('L', substr($_[0], 24 + 12, 4));
 		substr($_[0], 24 + 12, 4) = substr($_[0], 24 + 8, 4) }, qr/state page is in use for something else, too/ ],
 	frontier => [ 0x4e06, sub { substr($_[0], 24 + 16, 8) = pack('Q', 9999) }, qr/offsets are settled that lie past the partition's end, 500/ ],
@@ -409,6 +410,7 @@ foreach my $t (sort keys %wrong)
 	  or diag("@states");
 }
 is_refused("w_$_", $_, "SELECT * FROM narad.produce('w_$_', '1', partition => 0)") foreach sort keys %w_starts;
+is_refused('w_group_count', 'group_count', "SELECT narad.create_group('w_group_count', 'new')");
 is((try("SELECT count(*) FROM narad.consume('w_body', 1000, partition => 0, consumer_group => 'other')"))[1], 499,
 	'body: a damaged record loses itself');
 
@@ -425,6 +427,136 @@ like(slurp_file($node->logfile, $logged_from), qr/The record at \(\d+,\d+\) is i
 is(join(',', findings('sound')), '', 'another topic is as it was');
 unlike(slurp_file($node->logfile, $logged_from), qr/TRAP:|PANIC:|was terminated by signal/, 'the server stayed up');
 $node->safe_psql('postgres', 'DROP TABLE ' . join(', ', grep { $_ ne 'sound' } @topics));
+
+# ---- chains that run in a circle, on pages whose checksum is right -------------
+#
+# Whoever follows one comes to its end.  (Else the timeout ends it, or, where a lock
+# keeps that off, the test's.)
+
+sub answer { return try("SET statement_timeout = '30 s'; $_[0]"); }
+
+# A transaction that also writes takes all, says how many, and settles those below
+# an offset with i % 4 = a rest; 1500 of them are too many for one page.
+sub settle_scattered
+{
+	my ($t, $rest, $end) = @_;
+	return qq{
+BEGIN;
+INSERT INTO effects VALUES (1);
+WITH m AS MATERIALIZED (SELECT receipt, msg_offset % 4 = $rest AND msg_offset < $end AS is_mine FROM narad.consume('$t', 10000)),
+	done AS MATERIALIZED (SELECT count(*) AS n, narad.ack(array_agg(receipt) FILTER (WHERE is_mine)), narad.nack(array_agg(receipt) FILTER (WHERE NOT is_mine)) FROM m)
+SELECT n FROM done};
+}
+
+# Makes a page that the topic's first state page names, at a place, its own
+# successor.  The block.
+sub make_circle
+{
+	my ($t, $place) = @_;
+	my $block = 0;
+	is(edit($t, 0x4e06, sub {
+		$block ||= unpack('L', substr($_[0], 24 + $place, 4));
+		substr($_[0], 24, 4) = pack('L', $block) if $_[1] == $block;
+	}), 1, "$t: a page of the chain is changed");
+	return $block;
+}
+
+@topics = ();
+$node->safe_psql('postgres', q{
+CREATE TABLE effects (i int);
+SELECT narad.create_topic(t, visibility_timeout => '1 hour', max_in_flight => 100000, max_acked_ahead => 100000)
+FROM unnest(ARRAY['c_group', 'c_groups', 'c_once', 'c_journal', 'c_spare']) t;
+SELECT narad.create_topic('c_map', partitions => 2001, segment_size => '256kB');
+SELECT narad.create_group('c_group', 'g1');
+SELECT narad.create_group('c_groups', 'g' || i) FROM generate_series(1, 100) i;
+SELECT count(*) FROM generate_series(1, 100) i, narad.produce_once('c_once', to_jsonb(i), 'p' || i, 1);
+INSERT INTO c_map (partition, value) VALUES (0, '1'), (2000, '1');
+INSERT INTO c_journal (value) SELECT to_jsonb(i) FROM generate_series(0, 5999) i;
+INSERT INTO c_spare (value) SELECT to_jsonb(i) FROM generate_series(0, 5999) i;
+SELECT narad.ack(array_agg(receipt)) FROM narad.consume('c_map', 1, partition => 0)});
+# The second finds the page full: what has ended leaves it, and the others.
+$node->safe_psql('postgres', settle_scattered('c_spare', 1, 6000) . '; COMMIT');
+$node->safe_psql('postgres', settle_scattered('c_spare', 2, 40) . '; COMMIT');
+foreach my $t ('c_group', 'c_groups', 'c_once', 'c_journal', 'c_spare', 'c_map')
+{
+	$file{$t} = $node->data_dir . '/' . one_value($node, "SELECT pg_relation_filepath('$t')");
+	is(join(',', findings($t)), '', "$t: nothing is wrong at first");
+}
+# Acknowledgements stay on the journal's pages while the worker cannot lock the topic.
+my ($acker, $locker) = map { narad_session($node) } (0, 1);
+is($acker->try(settle_scattered('c_journal', 1, 6000)), '00000', 'c_journal: acknowledged');
+$locker->send('BEGIN; LOCK TABLE c_journal');
+ok(poll_until('the lock is waited for', sub { one_value($node,
+	"SELECT count(*) FROM pg_locks WHERE relation = 'c_journal'::regclass AND NOT granted") == 1 }), 'c_journal: to be locked');
+is($acker->try('COMMIT'), '00000', 'c_journal: committed');
+$node->stop('immediate');
+$_->quit foreach ($acker, $locker);
+$node->start;
+$node->stop;
+my $to_itself = sub { substr($_[0], 24, 4) = pack('L', $_[1]); return; };
+is(edit('c_group', 0x4e04, $to_itself), 1, 'c_group: the only page of groups is changed');
+my ($first_groups, $second_groups);
+is(edit('c_groups', 0x4e04, sub {
+	$first_groups //= $_[1];
+	$second_groups = $_[1];
+	substr($_[0], 24, 4) = pack('L', $first_groups) if $_[1] != $first_groups;
+}), 1, 'c_groups: the second page of groups leads to the first');
+is(edit('c_map', 0x4e05, $to_itself), 1, 'c_map: the map is changed');
+my $root;
+cmp_ok(edit('c_once', 0x4e08, sub {
+	$root //= $_[1];
+	# One in two leads to the root.
+	substr($_[0], 24, 4) = pack('L', $_[1] % 2 ? $root : $_[1]) if $_[1] != $root;
+}), '>', 30, 'c_once: pages of producers are changed');
+my $journal = make_circle('c_journal', 52);
+my $spare = make_circle('c_spare', 80);
+$node->start;
+
+foreach my $t ('c_group', 'c_groups')
+{
+	my @found = findings($t);
+	like($found[0], qr/^error\|\|\|$first_groups\|page of the group directory is in use for something else, too/,
+		"$t: verify names it");
+	is(scalar(@found), 1, "$t: and nothing else") or diag(join("\n", @found));
+	foreach my $sql ("SELECT narad.create_group('$t', 'new')", "SELECT * FROM narad.consume('$t', consumer_group => 'none')",
+		"SELECT narad.drop_group('$t', 'none')", "VACUUM $t")
+	{
+		my ($ret, $out, $err) = $node->psql('postgres', $sql, extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+		like($err, qr/XX001: groups of topic "$t" are damaged in block $first_groups/, "$t: $sql is an error");
+	}
+	is((answer("SELECT * FROM narad.produce('$t', '1')"))[0], '00000', "$t: producers go on");
+	is((answer("SELECT count(*) FROM narad.consume('$t', consumer_group => 'g1')"))[1], 1, "$t: who finds his group goes on");
+}
+like((findings('c_map'))[0], qr/map of state pages is in use for something else, too/, 'c_map: verify names it');
+is((answer("SELECT count(*) FROM narad.consume('c_map', 10, partition => 2000)"))[0], 'XX001', 'c_map: a partition behind it is an error');
+is((answer("SELECT count(*) FROM narad.consume('c_map', 10, partition => 1999)"))[0], '00000', 'c_map: others go on');
+
+my %states;
+$states{ (answer("SELECT * FROM narad.produce_once('c_once', '0', 'q$_', 1)"))[0] }++ foreach (1 .. 40);
+is(join(' ', grep { !/^(00000|XX001)$/ } keys %states), '', 'c_once: new producers get an answer');
+cmp_ok($states{XX001} || 0, '>', 20, 'c_once: most find their chain damaged');
+is((answer("SELECT count(*) FROM generate_series(1, 100) i, narad.produce_once('c_once', to_jsonb(i), 'p' || i, 2)"))[1], 100,
+	'c_once: known ones go on');
+cmp_ok(scalar(grep { /page of producers is in use for something else, too/ } findings('c_once')), '>', 30, 'c_once: verify names it');
+my ($ret, $out, $err) = $node->psql('postgres', "SET statement_timeout = '30 s'; VACUUM c_once");
+like($err, qr/^psql:.*WARNING:  producers of topic "c_once" are damaged in block \d+/, 'c_once: VACUUM warns');
+unlike($err, qr/ERROR/, 'c_once: and goes on');
+
+like((findings('c_journal'))[0], qr/acknowledgements runs in a circle/, 'c_journal: verify names it');
+is((answer('VACUUM FREEZE c_journal'))[0], '00000', 'c_journal: VACUUM goes on');
+# The head page is full: so it is written, and the journal gone through.
+my ($state, $n) = answer(settle_scattered('c_journal', 2, 6000));
+is($state, '00000', 'c_journal: consumers go on');
+ok($n > 4500 && $n < 6000, 'c_journal: what was settled behind it is delivered again') or diag($n);
+is((answer(settle_scattered('c_journal', 2, 6000) . '; COMMIT'))[0], '00000', 'c_journal: acknowledgements, too');
+
+like((findings('c_spare'))[0], qr/unused pages runs in a circle/, 'c_spare: verify names it');
+is((answer(settle_scattered('c_spare', 3, 6000) . '; COMMIT'))[0], '00000', 'c_spare: acknowledged');
+$node->stop('immediate');
+$node->start;
+is((answer("SELECT count(*) FROM narad.consume('c_spare', 10000)"))[1], 6000 - 1500 - 10 - 1500,
+	'c_spare: no page is taken twice, so what was settled stays so');
+$node->safe_psql('postgres', 'DROP TABLE c_group, c_groups, c_map, c_once, c_journal, c_spare, effects');
 
 # ---- producers of produce_once -----------------------------------------------
 
@@ -494,7 +626,7 @@ BEGIN
 	FOR i IN 1 .. n LOOP
 		INSERT INTO busy (partition, value) SELECT j % 3, to_jsonb(repeat('x', j * 20)) FROM generate_series(1, 40) j;
 		IF i % 10 = 0 THEN
-			INSERT INTO busy (value) SELECT jsonb_agg(md5(j::text)) FROM generate_series(1, 1500) j;
+			INSERT INTO busy (value) SELECT jsonb_agg(md5(j::text)) FROM generate_series(1, 6000) j;
 		END IF;
 		IF i % 3 = 0 THEN ROLLBACK; ELSE COMMIT; END IF;
 	END LOOP;
