@@ -334,8 +334,8 @@ foreach my $order ('none', 'key')
 	crash();
 	$s->quit;
 	$s = narad_session($node);
-	$s->rows("SELECT narad.produce('lifted', '3')");
 	is($s->value("SELECT msg_offset FROM narad.consume('lifted', 9)"), '0', 'lifted: a suspect is out');
+	$s->rows("SELECT narad.produce('lifted', '3')");
 	my ($fresh) = $s->rows("SELECT receipt, msg_offset FROM narad.consume('lifted', 9)");
 	is($fresh->[1], '3', 'lifted: and a fresh one');
 	is($s->value("SELECT count(*) FROM narad.consume('lifted', 9)"), '0', 'lifted: there is nothing else');
