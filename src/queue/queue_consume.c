@@ -916,6 +916,8 @@ claim_group(NaradConsumer *c, int want)
 	if (c->single && c->nclaims == 1)
 		claim_single(c);
 	c->capped = choice == CHOICE_CAPPED;
+	if (c->capped)
+		shard->capped++;
 	if (c->returned_all && !c->leaves_alone &&
 		(choice == CHOICE_DRY ||
 		 (c->capped &&
@@ -1080,16 +1082,18 @@ give_back(NaradShard *shard, NaradLease *lease, bool recheck)
 
 /*
  * Settles what else lies in a run of dead or damaged offsets: pending ones,
- * suspects that are not out, and those never looked at, in which case the
- * whole run is one range.  Without memory they are left to be looked at one by
- * one.
+ * suspects that are not out, and those never looked at, in which case the rest
+ * of the run is one range.  Without memory they are left to be looked at one by
+ * one.  Returns how many.
  */
-static void
+static uint64
 settle_run(NaradConsumer *c, NaradOffset first, NaradOffset next)
 {
 	NaradShard *shard = c->shard;
 	NaradOffset offset = first;
 	NaradOffset seen = Max(shard->scan_pos, shard->frontier);
+	NaradOffset unseen = seen < first ? next : Max(seen, first + 1);
+	uint64		nsettled = 0;
 
 	for (;;)
 	{
@@ -1098,6 +1102,7 @@ settle_run(NaradConsumer *c, NaradOffset first, NaradOffset next)
 			break;
 		if (!NaradShardSettleRange(shard, offset, offset))
 			break;
+		nsettled++;
 		offset++;
 	}
 	for (offset = NaradSetNextMember(&shard->suspects, first); offset < next;
@@ -1105,17 +1110,21 @@ settle_run(NaradConsumer *c, NaradOffset first, NaradOffset next)
 	{
 		NaradLease *lease = NaradLeaseFind(&shard->leases, offset);
 
-		if (lease == NULL)
-			(void) NaradShardSettleRange(shard, offset, offset);
-		else if (lease->state == NARAD_LEASE_SUSPECT)
+		if (lease == NULL && NaradShardSettleRange(shard, offset, offset))
+			nsettled += offset < unseen;
+		else if (lease != NULL && lease->state == NARAD_LEASE_SUSPECT)
 		{
 			/* In no list: once the bit is gone nobody would find it. */
 			NaradShardSettle(shard, offset);
+			nsettled += offset < unseen;
 		}
 	}
-	if (next > seen && seen >= first &&
-		NaradShardSettleRange(shard, seen, next - 1))
+	if (unseen < next && NaradShardSettleRange(shard, unseen, next - 1))
+	{
+		nsettled += next - unseen;
 		shard->scan_pos = next;
+	}
+	return nsettled;
 }
 
 /*
@@ -1277,12 +1286,16 @@ dispose_claim(NaradConsumer *c, NaradClaim *done, int64 now,
 			NaradLeaseSetDeadline(&shard->leases, lease,
 								  NaradDeadline(now, c->timeout));
 			done->deliveries = (int) lease->deliveries;
+			shard->delivered++;
 			NaradXactTake(shard, lease);
 			break;
 		case NARAD_READ_DEAD:
+			NaradShardSettle(shard, done->offset);
+			(void) settle_run(c, done->offset, done->next);
+			break;
 		case NARAD_READ_CORRUPT:
 			NaradShardSettle(shard, done->offset);
-			settle_run(c, done->offset, done->next);
+			shard->corrupt += 1 + settle_run(c, done->offset, done->next);
 			break;
 		case NARAD_READ_PENDING:
 		case NARAD_READ_OWN:

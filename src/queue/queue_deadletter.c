@@ -371,6 +371,7 @@ NaradDeadLetterLost(NaradShard *shard, NaradGroupId group_id,
 	if (NaradShardIsOf(shard, group_id) && lease != NULL &&
 		lease->state == NARAD_LEASE_PINNED && lease->pinner == MyProcPid)
 	{
+		shard->corrupt++;
 		shard->is_moving = false;
 		NaradShardSettle(shard, letter->offset);
 	}

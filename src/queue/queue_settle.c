@@ -144,6 +144,7 @@ NaradShardUnclaim(NaradShard *shard, NaradLease *lease, int64 now)
 void
 NaradShardExpireLease(NaradShard *shard, NaradLease *lease, int64 now)
 {
+	shard->expired++;
 	NaradShardReturn(shard, lease, NARAD_END_EXPIRED, now, 0);
 }
 

@@ -131,7 +131,8 @@ reset_shard(NaradLogPartition *part, NaradShard *shard, NaradGroupId group_id)
 	shard->returned_turn = false;
 	shard->is_dry = false;
 	shard->capped_in_flight = shard->capped_ahead = false;
-	shard->dead_lettered = 0;
+	shard->delivered = shard->acked = shard->expired = 0;
+	shard->capped = shard->corrupt = shard->dead_lettered = 0;
 	shard->handout_mark = 0;
 	shard->is_moving = false;
 	memset(&shard->policy, 0, sizeof(NaradRetryPolicy));

@@ -121,6 +121,13 @@ typedef struct NaradShard
 	NaradRange	losses[NARAD_MAX_LOSSES];	/* the last times: what was jumped
 											 * over, settled or not */
 
+	/* Counters, since the server started. */
+	uint64		delivered;
+	uint64		acked;
+	uint64		expired;
+	uint64		capped;			/* consume calls that stopped for a cap */
+	uint64		corrupt;		/* offsets settled because they were damaged */
+
 	/* Persistence (queue_state.c). */
 	bool		is_dirty;		/* memory is ahead of the page; set under lock */
 	uint64		changes;		/* times something was settled or given back */

@@ -325,6 +325,7 @@ commit_pin(NaradAction *action, NaradLease *lease, int64 now)
 	switch (action->kind)
 	{
 		case NARAD_ACTION_ACK:
+			shard->acked++;
 			NaradShardSettle(shard, action->offset);
 			break;
 		case NARAD_ACTION_MOVE:
