@@ -79,6 +79,12 @@ NaradShardMadeAvailable(NaradShard *given, uint64 n, bool chain)
 	navailable += n;
 }
 
+void
+NaradWaitServeOwners(NaradGroup *group, int partition, const int *pids,
+					 int npids)
+{
+}
+
 static uint64
 hash_of(int key)
 {
