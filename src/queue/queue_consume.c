@@ -804,8 +804,10 @@ leaves_suspect(NaradConsumer *c)
 		c->nclaims + c->ntaken == 0)
 		return false;
 	offset = NaradSuspectNext(shard, NaradClockNow());
-	if (offset == NARAD_INVALID_OFFSET || below_cap(c, offset))
-		return offset != NARAD_INVALID_OFFSET;
+	if (offset == NARAD_INVALID_OFFSET)
+		return false;
+	if (below_cap(c, offset))
+		return true;
 	(void) stop_ahead(c);
 	return false;
 }
@@ -1925,7 +1927,6 @@ static bool
 is_known_dry(const NaradShard *shard, const NaradTopicSettings *settings)
 {
 	return shard->is_dry &&
-		settings->ordered == shard->keys.ordered &&
 		(uint32) settings->max_deliveries == shard->dry_deliveries &&
 		(uint32) settings->max_in_flight <= shard->dry_in_flight &&
 		(uint32) settings->max_acked_ahead <= shard->dry_acked_ahead;
@@ -1961,8 +1962,7 @@ has_some(NaradShard *shard, NaradLogPartition *part,
 	if (shard->frontier >= end)
 		return false;
 	if (shard->scan_pos < end || shard->ring_pos != NaradRingHead(part) ||
-		next_recheck(shard, 0, &where) != NARAD_INVALID_OFFSET ||
-		settings->ordered != shard->keys.ordered)
+		next_recheck(shard, 0, &where) != NARAD_INVALID_OFFSET)
 		return true;
 	return !is_known_dry(shard, settings) &&
 		(shard->leases.nstate[NARAD_LEASE_RETURNED] > 0 ||
@@ -1990,6 +1990,8 @@ shard_is_ready(NaradShard *shard, NaradGroupId group_id,
 		if (shard->leases.nstate[NARAD_LEASE_LEASED] >=
 			(uint32) settings->max_in_flight)
 			shard->capped_in_flight = true;
+		else if (settings->ordered != shard->keys.ordered)
+			ready = shard->frontier < pg_atomic_read_u64(&part->end_offset);
 		else if (shard->suspect_out != 0 && shard->keys.ordered &&
 				 settings->max_deliveries > 0)
 			ready = false;		/* one at a time */

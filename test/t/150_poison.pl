@@ -207,6 +207,7 @@ crash();
 	my ($out) = $s->rows("SELECT receipt, msg_offset FROM narad.consume('unkeyed', 4)");
 	is($out->[1], '0', 'unkeyed: one is out, by key');
 	$node->safe_psql('postgres', "SELECT narad.alter_topic('unkeyed', ordering => 'none')");
+	is($s->value("CALL narad.wait('unkeyed', '1 ms')"), 't', 'unkeyed: who waits looks again, though one is out');
 	is(batch('unkeyed', 4), '', 'unkeyed: the others wait for it without that, too');
 	$node->safe_psql('postgres', "SELECT count(*) FROM narad.produce('unkeyed', '4')");
 	is(batch('unkeyed', 4), '4:1', 'unkeyed: fresh ones do not');
