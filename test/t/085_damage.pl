@@ -626,7 +626,7 @@ BEGIN
 	FOR i IN 1 .. n LOOP
 		INSERT INTO busy (partition, value) SELECT j % 3, to_jsonb(repeat('x', j * 20)) FROM generate_series(1, 40) j;
 		IF i % 10 = 0 THEN
-			INSERT INTO busy (value) SELECT jsonb_agg(md5(j::text)) FROM generate_series(1, 6000) j;
+			INSERT INTO busy (value) SELECT jsonb_agg(md5(j::text)) FROM generate_series(1, 1500) j;
 		END IF;
 		IF i % 3 = 0 THEN ROLLBACK; ELSE COMMIT; END IF;
 	END LOOP;
