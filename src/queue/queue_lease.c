@@ -9,7 +9,10 @@
  *			   heap when LEASED or DELAYED, in one of its own when
  *			   DEAD_LETTER, in the FIFO when RETURNED, in none of them when
  *			   PINNED (a pinned lease cannot expire: I5) or SUSPECT.
- *			   nstate[] counts the entries by state.
+ *			   nstate[] counts the entries by state.  An entry that was ever
+ *			   in another state than LEASED and PINNED is on the list of those
+ *			   that have come back until it is removed: only these can have
+ *			   been delivered before.
  * Locks:      none; the caller holds the shard lock, exclusively for changes.
  * Runs in:    any backend, the worker, and transaction callbacks.
  * On error:   nothing here errors.  Only NaradLeaseInsert needs memory, so a
@@ -104,6 +107,7 @@ NaradLeaseTableInit(NaradLeaseTable *table)
 {
 	memset(table, 0, sizeof(NaradLeaseTable));
 	dlist_init(&table->returned);
+	dlist_init(&table->come_back);
 	dlist_init(&table->unused);
 }
 
@@ -241,6 +245,11 @@ NaradLeaseRemove(NaradLeaseTable *table, NaradLease *lease)
 
 	if (lease->state == NARAD_LEASE_RETURNED)
 		dlist_delete(&lease->fifo_node);
+	if (lease->has_come_back)
+	{
+		dlist_delete(&lease->back_node);
+		table->ncome_back--;
+	}
 	heap_remove(table, lease);
 	table->nstate[lease->state]--;
 	table->nentries--;
@@ -279,6 +288,14 @@ NaradLeaseSetState(NaradLeaseTable *table, NaradLease *lease,
 	else if (state == NARAD_LEASE_LEASED || state == NARAD_LEASE_DELAYED ||
 			 state == NARAD_LEASE_DEAD_LETTER)
 		heap_add(table, lease);
+
+	if (!lease->has_come_back && state != NARAD_LEASE_LEASED &&
+		state != NARAD_LEASE_PINNED)
+	{
+		dlist_push_tail(&table->come_back, &lease->back_node);
+		table->ncome_back++;
+		lease->has_come_back = true;
+	}
 }
 
 /*
@@ -372,6 +389,20 @@ NaradLeaseNext(const NaradLeaseTable *table, NaradLease *prev)
 	while (bucket < table->nbuckets && table->buckets[bucket] == NULL)
 		bucket++;
 	return bucket < table->nbuckets ? table->buckets[bucket] : NULL;
+}
+
+/*
+ * The entries that have come back, in that order: the first for NULL, NULL
+ * after the last.  The table may not change meanwhile.
+ */
+NaradLease *
+NaradLeaseNextComeBack(const NaradLeaseTable *table, NaradLease *prev)
+{
+	const dlist_node *end = &table->come_back.head;
+	dlist_node *next = prev == NULL ? end->next : prev->back_node.next;
+
+	return next == end ? NULL :
+		dlist_container(NaradLease, back_node, next);
 }
 
 /*

@@ -59,6 +59,8 @@ typedef struct NaradLease
 	uint8		ended;			/* NaradLeaseEnd of the delivery before this
 								 * one, or of the last */
 	uint8		failures;		/* moves to the dead-letter topic that failed */
+	bool		has_come_back;	/* was ever in another state than LEASED and
+								 * PINNED */
 	uint32		deliveries;		/* this one included while leased */
 	int64		deadline;		/* monotonic us: expiry, or when due */
 	TimestampTz first_leased_at;	/* since the server started */
@@ -71,6 +73,7 @@ typedef struct NaradLease
 	struct NaradLease *hash_next;
 	pairingheap_node heap_node; /* LEASED, DELAYED, DEAD_LETTER */
 	dlist_node	fifo_node;		/* RETURNED */
+	dlist_node	back_node;		/* has_come_back */
 } NaradLease;
 
 typedef struct NaradLeaseTable
@@ -82,6 +85,8 @@ typedef struct NaradLeaseTable
 	pairingheap_node *heap_root;	/* earliest deadline */
 	pairingheap_node *dead_root;	/* of the DEAD_LETTER ones */
 	dlist_head	returned;		/* oldest first */
+	dlist_head	come_back;		/* those with has_come_back, by back_node */
+	uint32		ncome_back;
 	dlist_head	unused;			/* entries to be reused, by fifo_node */
 	uint32		nunused;
 } NaradLeaseTable;
@@ -122,6 +127,10 @@ extern NaradLease *NaradLeaseFirstReturned(const NaradLeaseTable *table);
 
 /* Iteration in no order: start with NULL; no change meanwhile. */
 extern NaradLease *NaradLeaseNext(const NaradLeaseTable *table, NaradLease *prev);
+
+/* The same over the entries with has_come_back: few, however many are leased. */
+extern NaradLease *NaradLeaseNextComeBack(const NaradLeaseTable *table,
+										  NaradLease *prev);
 
 /* Monotonic clock, microseconds. */
 extern int64 NaradClockNow(void);

@@ -66,7 +66,7 @@
  * ----------------------------------------------------------------
  */
 
-/* Appends to a buffer, or counts only if there is none. */
+/* Appends to a buffer that is large enough: see image_bound. */
 typedef struct ImageWriter
 {
 	char	   *data;
@@ -76,8 +76,7 @@ typedef struct ImageWriter
 static void
 put_bytes(ImageWriter *writer, const void *bytes, Size len)
 {
-	if (writer->data != NULL)
-		memcpy(writer->data + writer->len, bytes, len);
+	memcpy(writer->data + writer->len, bytes, len);
 	writer->len += len;
 }
 
@@ -90,8 +89,8 @@ put_item(ImageWriter *writer, uint16 kind, uint16 count, uint64 chunk)
 }
 
 /*
- * The ranges of a chunk at or above `from`; returns how many, and puts them
- * if asked to.
+ * The ranges of a chunk at or above `from`; returns how many, or more than
+ * RANGES_LIMIT if there are more, and puts them if asked to.
  */
 static uint32
 chunk_ranges(ImageWriter *writer, const NaradSet *set, NaradOffset from,
@@ -100,7 +99,8 @@ chunk_ranges(ImageWriter *writer, const NaradSet *set, NaradOffset from,
 	NaradOffset at = NaradSetNextMember(set, from);
 	uint32		nranges = 0;
 
-	while (at < end)			/* NARAD_INVALID_OFFSET is not */
+	/* NARAD_INVALID_OFFSET is not below the end. */
+	while (at < end && nranges <= RANGES_LIMIT)
 	{
 		NaradOffset gap = Min(NaradSetNextGap(set, at), end);
 		NaradBitRange range;
@@ -174,9 +174,9 @@ put_deliveries(ImageWriter *writer, const NaradLeaseTable *leases)
 	uint32		ncounts = 0;
 	uint32		nput = 0;
 
-	while ((lease = NaradLeaseNext(leases, lease)) != NULL)
+	while ((lease = NaradLeaseNextComeBack(leases, lease)) != NULL)
 		ncounts += was_delivered_before(lease);
-	while ((lease = NaradLeaseNext(leases, lease)) != NULL)
+	while ((lease = NaradLeaseNextComeBack(leases, lease)) != NULL)
 	{
 		NaradDeliveries one = {lease->offset, deliveries_of(lease), 0};
 
@@ -188,6 +188,20 @@ put_deliveries(ImageWriter *writer, const NaradLeaseTable *leases)
 		put_bytes(writer, &one, sizeof(one));
 		nput++;
 	}
+}
+
+/*
+ * What the shard's image can take at most: a bitmap for each chunk, and all
+ * counts there can be.  Its lock is held.
+ */
+static Size
+image_bound(const NaradShard *shard)
+{
+	Size		ncounts = shard->leases.ncome_back;
+
+	return shard->settled.nchunks * (sizeof(NaradImageItem) + NARAD_CHUNK_BYTES) +
+		(ncounts / PG_UINT16_MAX + 1) * sizeof(NaradImageItem) +
+		ncounts * sizeof(NaradDeliveries);
 }
 
 /* The shard's image; its lock is held. */
@@ -229,25 +243,25 @@ typedef struct StateSnapshot
 	bool		dropped;
 } StateSnapshot;
 
-/* Memory is got without the shard lock; again if the image grew meanwhile. */
+/* Memory is got without the shard lock; again while it is not enough. */
 static void
 take_snapshot(NaradShard *shard, StateSnapshot *snapshot)
 {
-	Size		size = 1024;
+	Size		size = 2 * NARAD_CHUNK_BYTES;
 	ImageWriter writer;
 
 	for (;;)
 	{
+		Size		bound;
+
 		snapshot->image = palloc_extended(size, MCXT_ALLOC_HUGE);
 		LWLockAcquire(&shard->lock, LW_SHARED);
-		writer.data = NULL;
-		writer.len = 0;
-		put_image(&writer, shard);
-		if (writer.len <= size)
+		bound = image_bound(shard);
+		if (bound <= size)
 			break;
 		LWLockRelease(&shard->lock);
 		pfree(snapshot->image);
-		size = writer.len + writer.len / 4;
+		size = bound + bound / 4;
 	}
 	writer.data = snapshot->image;
 	writer.len = 0;

@@ -17,6 +17,7 @@ typedef struct ModelEntry
 {
 	bool		exists;
 	NaradLeaseState state;
+	bool		has_come_back;
 	int64		deadline;
 	uint64		returned_at;	/* place in the FIFO */
 } ModelEntry;
@@ -102,6 +103,7 @@ same_entries(const NaradLeaseTable *table)
 {
 	uint32		nstate[NARAD_LEASE_NSTATES] = {0};
 	uint32		nentries = 0;
+	uint32		nback = 0;
 	uint32		nseen = 0;
 
 	for (int i = 0; i < MODEL_SIZE; i++)
@@ -112,11 +114,23 @@ same_entries(const NaradLeaseTable *table)
 			return false;
 		if (lease == NULL)
 			continue;
-		if (lease->state != model[i].state)
+		if (lease->state != model[i].state ||
+			lease->has_come_back != model[i].has_come_back)
 			return false;
 		nstate[model[i].state]++;
+		nback += model[i].has_come_back;
 		nentries++;
 	}
+	if (nback != table->ncome_back)
+		return false;
+	for (NaradLease *lease = NaradLeaseNextComeBack(table, NULL); lease != NULL;
+		 lease = NaradLeaseNextComeBack(table, lease))
+	{
+		if (nback-- == 0 || !model[lease->offset].has_come_back)
+			return false;
+	}
+	if (nback != 0)
+		return false;
 	for (NaradLease *lease = NaradLeaseNext(table, NULL); lease != NULL;
 		 lease = NaradLeaseNext(table, lease))
 		nseen++;
@@ -146,6 +160,7 @@ random_step(NaradLeaseTable *table)
 		entry->exists = true;
 		entry->deadline = lease->deadline;
 		entry->state = NARAD_LEASE_LEASED;
+		entry->has_come_back = false;
 		NaradLeaseSetState(table, lease, NARAD_LEASE_LEASED);
 		return true;
 	}
@@ -165,6 +180,8 @@ random_step(NaradLeaseTable *table)
 		default:
 			NaradLeaseSetState(table, lease, state);
 			entry->state = state;
+			entry->has_come_back |= state != NARAD_LEASE_LEASED &&
+				state != NARAD_LEASE_PINNED;
 			entry->returned_at = returned_clock++;
 			if (next_random() % 8 == 0)
 				NaradLeaseSetReason(lease, NaradAlloc(8));
@@ -237,7 +254,8 @@ test_holder(void)
 	ok(NaradLeaseFind(&table, 1) == NULL &&
 	   NaradLeaseEarliest(&table) == NULL &&
 	   NaradLeaseFirstReturned(&table) == NULL &&
-	   NaradLeaseNext(&table, NULL) == NULL, "an empty table has nothing");
+	   NaradLeaseNext(&table, NULL) == NULL &&
+	   NaradLeaseNextComeBack(&table, NULL) == NULL, "an empty table has nothing");
 	lease = NaradLeaseInsert(&table, 1);
 	lease->nonce = 7;
 	lease->deliveries = 3;
