@@ -1,9 +1,15 @@
 # The rates do not depend on how much lies there, nor on what is leased or not due.
 
+# empty_topic NAME
+empty_topic() {
+    query >/dev/null -c "SELECT FROM narad.create_topic('$1', value_type => 'bytea', max_in_flight => 2000000,
+        max_acked_ahead => 2000000)"
+}
+
 # backlog_topic NAME MESSAGES
 backlog_topic() {
+    empty_topic "$1"
     query >/dev/null <<SQL
-SELECT FROM narad.create_topic('$1', value_type => 'bytea', max_in_flight => 2000000, max_acked_ahead => 100000);
 INSERT INTO $1 (value) SELECT substr(value, 1, 100)
     FROM generate_series(1, $2) i JOIN bench_values ON n = i % 1000;
 CHECKPOINT;
@@ -37,8 +43,14 @@ SQL
         awk '/^ .*consume_bytes/ { print 1000 / $1 } /ERROR|error|aborted/ { print > "/dev/stderr" }'
 }
 
+# is_million TOPIC COLUMN: dies unless narad.groups says so
+is_million() {
+    [ "$(query -c "SELECT $2 FROM narad.groups WHERE topic = '$1'::regclass")" = 1000000 ] ||
+        die "$1: not a million $2"
+}
+
 bench_backlog() {
-    local batch n
+    local batch
     query -c "SET client_min_messages = warning" -c "DROP TABLE IF EXISTS back_1k, back_1m, back_10m, back_leased, back_delayed, back_none"
     backlog_topic back_1k 1000
     backlog_topic back_1m 1000000
@@ -53,16 +65,19 @@ bench_backlog() {
 
     backlog_topic back_none 0
     backlog_topic back_leased 1000000
-    query -c "SELECT count(*) FROM generate_series(1, 100), narad.consume_bytes('back_leased', 10000, visibility_timeout => '1 hour')"
+    query -c "SELECT count(*) FROM generate_series(1, 100) i,
+        narad.consume_bytes('back_leased', 10000 + 0 * i, visibility_timeout => '1 hour')" >/dev/null
+    is_million back_leased in_flight
     compare "calls/s of consume(1), one visible behind 1 M leased" "a topic without them" "0.67 (1.5 x the time)" \
         "call_rate back_leased" "call_rate back_none"
     query -c "DROP TABLE back_leased"
+    empty_topic back_delayed
     query >/dev/null <<SQL
-SELECT FROM narad.create_topic('back_delayed', value_type => 'bytea', max_in_flight => 2000000, max_acked_ahead => 100000);
-SELECT FROM generate_series(1, 100), narad.produce_batch_bytes('back_delayed',
-    array_fill('\\x00'::bytea, ARRAY[10000]), deliver_after => '1 day');
+SELECT FROM generate_series(1, 100) i, narad.produce_batch_bytes('back_delayed',
+    array_fill('\\x00'::bytea, ARRAY[10000 + 0 * i]), deliver_after => '1 day');
 SELECT count(*) FROM narad.consume_bytes('back_delayed');
 SQL
+    is_million back_delayed scheduled
     compare "the same, behind 1 M delayed" "the same" "0.67 (1.5 x the time)" \
         "call_rate back_delayed" "call_rate back_none"
     query -c "DROP TABLE back_delayed, back_none"
