@@ -422,6 +422,18 @@ has_turn(NaradConsumer *c, NaradOffset offset)
 		(offset < c->shard->scan_pos && NaradKeyMayTake(c->shard, offset));
 }
 
+/*
+ * Is it known what the FIFO has for this call?  With max_acked_ahead used up
+ * and none of it below the highest settled offset that is nothing, however much
+ * was not looked at.  The shard lock is held.
+ */
+static bool
+knows_returned(const NaradConsumer *c)
+{
+	return c->returned_all || (c->shard->nholes >= c->max_acked_ahead &&
+							   c->shard->nopen_holes == 0);
+}
+
 /* How much of the FIFO is looked at.  The shard lock is held. */
 static void
 measure_returned(NaradConsumer *c)
@@ -831,7 +843,7 @@ is_dry_for_all(NaradConsumer *c, NaradChoice choice)
 		c->leaves_alone = true;
 	if (c->leaves_alone)
 		return false;
-	if (shard->nmade != c->nmade || !c->returned_all ||
+	if (shard->nmade != c->nmade || !knows_returned(c) ||
 		!dlist_is_empty(&shard->keys.refill))
 		return false;
 	offset = next_due(c);
@@ -920,7 +932,7 @@ claim_group(NaradConsumer *c, int want)
 	c->capped = choice == CHOICE_CAPPED;
 	if (c->capped)
 		shard->capped++;
-	if (c->returned_all && !c->leaves_alone &&
+	if (knows_returned(c) && !c->leaves_alone &&
 		(choice == CHOICE_DRY ||
 		 (c->capped &&
 		  shard->leases.nstate[NARAD_LEASE_LEASED] < c->max_in_flight)))

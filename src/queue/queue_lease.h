@@ -54,6 +54,7 @@ typedef struct NaradLease
 	bool		taker_aborted;	/* it rolled back while another had it pinned */
 	bool		is_acked;		/* pinned, and the last word on it is an ack */
 	bool		is_hole;		/* counted in the shard's nholes */
+	bool		is_open_hole;	/* ... and in its nopen_holes */
 	bool		in_heap;		/* LEASED, DELAYED or DEAD_LETTER, and its
 								 * deadline is known */
 	uint8		ended;			/* NaradLeaseEnd of the delivery before this

@@ -320,10 +320,9 @@ load_page(Relation rel, NaradShard *shard, const char *page,
 		!NaradSuspectsLoad(shard, head, end))
 	{
 		/* Short of memory: counts are lost, messages are not. */
-		NaradLeaseTableClear(&shard->leases);
+		NaradShardClearLeases(shard);
 		NaradSetClear(&shard->pending);
 		NaradSetClear(&shard->suspects);
-		shard->nholes = 0;
 		shard->nrechecks = 0;
 		shard->scan_pos = shard->frontier;
 	}
@@ -339,8 +338,7 @@ start_at(NaradShard *shard, NaradOffset offset)
 	NaradSetClear(&shard->pending);
 	NaradSetClear(&shard->suspects);
 	shard->handout_mark = 0;
-	NaradLeaseTableClear(&shard->leases);
-	shard->nholes = 0;
+	NaradShardClearLeases(shard);
 	shard->nrechecks = 0;
 	shard->frontier = offset;
 	shard->settled_end = offset;

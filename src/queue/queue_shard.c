@@ -62,13 +62,12 @@ empty_shard(NaradShard *shard)
 	NaradSetClear(&shard->settled);
 	NaradSetClear(&shard->pending);
 	NaradSetClear(&shard->suspects);
-	NaradLeaseTableClear(&shard->leases);
+	NaradShardClearLeases(shard);
 	NaradKeyTableClear(&shard->keys);
 	NaradDueClear(&shard->due);
 	shard->due_told = false;
 	shard->suspect_out = 0;
 	shard->nrechecks = 0;
-	shard->nholes = 0;
 	pg_atomic_write_u64(&shard->next_deadline, NARAD_NO_DEADLINE);
 }
 
@@ -521,17 +520,21 @@ hole_has_closed(NaradShard *shard)
 /*
  * NaradShardCountHole
  *
- * Brings is_hole and nholes up to date after a change of the lease's state.
- * Lock held exclusively.
+ * Brings is_hole, is_open_hole and the counts of them up to date after a change
+ * of the lease's state.  Lock held exclusively.
  */
 void
 NaradShardCountHole(NaradShard *shard, NaradLease *lease)
 {
 	bool		is_hole;
+	bool		is_open_hole;
 
-	is_hole = lease->offset < shard->settled_end &&
-		(lease->state == NARAD_LEASE_LEASED ||
-		 lease->state == NARAD_LEASE_RETURNED);
+	is_open_hole = lease->offset < shard->settled_end &&
+		lease->state == NARAD_LEASE_RETURNED;
+	is_hole = is_open_hole || (lease->offset < shard->settled_end &&
+							   lease->state == NARAD_LEASE_LEASED);
+	shard->nopen_holes += is_open_hole - lease->is_open_hole;
+	lease->is_open_hole = is_open_hole;
 	if (is_hole == lease->is_hole)
 		return;
 	lease->is_hole = is_hole;
@@ -555,13 +558,27 @@ NaradShardRemoveLease(NaradShard *shard, NaradLease *lease)
 	bool		was_hole = lease->is_hole;
 	bool		was_leased = lease->state == NARAD_LEASE_LEASED;
 
-	if (was_hole)
-		shard->nholes--;
+	shard->nholes -= was_hole;
+	shard->nopen_holes -= lease->is_open_hole;
 	NaradLeaseRemove(&shard->leases, lease);
 	if (was_leased)
 		NaradShardCapOpened(shard);
 	if (was_hole)
 		hole_has_closed(shard);
+}
+
+/*
+ * NaradShardClearLeases
+ *
+ * The same with all of them, when what is known of the shard is void; nobody
+ * is told.  Lock held exclusively, or nobody else knows the shard.
+ */
+void
+NaradShardClearLeases(NaradShard *shard)
+{
+	NaradLeaseTableClear(&shard->leases);
+	shard->nholes = 0;
+	shard->nopen_holes = 0;
 }
 
 /*

@@ -106,6 +106,8 @@ typedef struct NaradShard
 	NaradLeaseTable leases;
 	uint32		nholes;			/* leases with is_hole: below settled_end and
 								 * leased or returned */
+	uint32		nopen_holes;	/* of them, returned: to be had with
+								 * max_acked_ahead used up */
 	uint64		dead_lettered;	/* messages that were given up, ever */
 	bool		is_moving;		/* the worker has one pinned: */
 	NaradOffset moving;
@@ -197,7 +199,7 @@ extern void NaradShardSettle(NaradShard *shard, NaradOffset offset);
 extern bool NaradShardSettleRange(NaradShard *shard, NaradOffset first,
 								  NaradOffset last);
 
-/* Keeps nholes right; after each change of a lease's state. */
+/* Keeps the counts of holes right; after each change of a lease's state. */
 extern void NaradShardCountHole(NaradShard *shard, NaradLease *lease);
 
 /*
@@ -223,8 +225,11 @@ extern void NaradShardStopAhead(NaradShard *shard, uint32 max_acked_ahead);
  */
 extern void NaradShardDeadlineChanged(NaradShard *shard);
 
-/* Takes an entry out of leases, and out of nholes. */
+/* Takes an entry out of leases, and out of the counts of holes. */
 extern void NaradShardRemoveLease(NaradShard *shard, NaradLease *lease);
+
+/* Takes all of them out; tells nobody. */
+extern void NaradShardClearLeases(NaradShard *shard);
 
 /* The part of the settings that a shard keeps. */
 extern void NaradRetryPolicyGet(const NaradTopicSettings *settings,

@@ -419,7 +419,9 @@ typedef struct ShardCheck
 	uint32		nstate[NARAD_LEASE_NSTATES];
 	uint32		counted[NARAD_LEASE_NSTATES];
 	uint32		nholes;
+	uint32		nopen_holes;
 	uint32		holes_counted;
+	uint32		open_holes_counted;
 	uint64		nsettled;
 	uint64		settled_counted;
 	bool		settled_in_order;
@@ -439,11 +441,14 @@ count_leases(const NaradShard *shard, ShardCheck *check)
 		check->counted[lease->state]++;
 		if (lease->is_hole)
 			check->holes_counted++;
+		if (lease->is_open_hole)
+			check->open_holes_counted++;
 		if (lease->offset < shard->frontier ||
 			NaradSetContains(&shard->settled, lease->offset))
 			check->stray = lease->offset;
 	}
 	check->nholes = shard->nholes;
+	check->nopen_holes = shard->nopen_holes;
 }
 
 static void
@@ -505,7 +510,8 @@ verify_shard(NaradVerify *verify, NaradShard *shard)
 	if (memcmp(check.nstate, check.counted, sizeof(check.nstate)) != 0)
 		find_shard(verify, partition, NARAD_INVALID_OFFSET, name,
 				   "leases are counted wrongly");
-	if (check.nholes != check.holes_counted)
+	if (check.nholes != check.holes_counted ||
+		check.nopen_holes != check.open_holes_counted)
 		find_shard(verify, partition, NARAD_INVALID_OFFSET, name,
 				   "leases below the highest settled offset are counted wrongly");
 	if (check.stray != NARAD_INVALID_OFFSET)
