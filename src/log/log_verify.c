@@ -58,16 +58,16 @@ void
 NaradVerifyFind(NaradVerify *verify, NaradSeverity severity, int partition,
 				NaradOffset offset, BlockNumber block, const char *format,...)
 {
-	char text[	512];
+	char		message[512];
 	va_list		args;
 
 	verify->nfindings++;
 	if (verify->quiet)
 		return;
 	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
+	vsnprintf(message, sizeof(message), format, args);
 	va_end(args);
-	verify->report(severity, partition, offset, block, text, verify->arg);
+	verify->report(severity, partition, offset, block, message, verify->arg);
 }
 
 /*

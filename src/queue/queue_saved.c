@@ -194,10 +194,10 @@ read_rows(Relation table, Oid relid)
 static bool
 row_is_of(const SavedRow *row, NaradTopicId topic_id)
 {
-	char text[	TOPIC_ID_LEN + 1];
+	char		id[TOPIC_ID_LEN + 1];
 
-	snprintf(text, sizeof(text), "%016llx", (unsigned long long) topic_id);
-	return strcmp(row->topic_id, text) == 0;
+	snprintf(id, sizeof(id), "%016llx", (unsigned long long) topic_id);
+	return strcmp(row->topic_id, id) == 0;
 }
 
 /*

@@ -61,29 +61,33 @@ static void
 find(StateCheck *check, NaradOffset offset, BlockNumber block,
 	 const char *format,...)
 {
-	char text[	256];
+	char		message[256];
 	va_list		args;
 
 	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
+	vsnprintf(message, sizeof(message), format, args);
 	va_end(args);
 	NaradVerifyFind(check->verify, NARAD_SEVERITY_ERROR,
 					check->owner.partition, offset, block,
-					"state of group \"%s\": %s", check->group->name, text);
+					"state of group \"%s\": %s", check->group->name, message);
 }
 
 /* ---- chains ---------------------------------------------------------- */
 
-/* The next page of a chain, in check->copy; false at its end. */
+/*
+ * The next page of a chain, in check->copy; false at its end.  The walk begins as
+ * zeros.
+ */
 static bool
-next_chained(StateCheck *check, BlockNumber *block, const char *what)
+next_chained(StateCheck *check, NaradChainWalk *walk, BlockNumber *block,
+			 const char *what)
 {
 	BlockNumber nblocks = RelationGetNumberOfBlocks(check->verify->rel);
 
 	CHECK_FOR_INTERRUPTS();
 	if (*block == 0)
 		return false;
-	if (list_length(check->chained) >= nblocks)
+	if (NaradChainIsWrong(walk, *block))
 	{
 		find(check, NARAD_INVALID_OFFSET, *block, "%s runs in a circle", what);
 		return false;
@@ -107,7 +111,9 @@ next_chained(StateCheck *check, BlockNumber *block, const char *what)
 static void
 verify_chain(StateCheck *check, BlockNumber block, const char *what)
 {
-	while (next_chained(check, &block, what))
+	NaradChainWalk walk = {0};
+
+	while (next_chained(check, &walk, &block, what))
 		 /* that is all */ ;
 }
 
@@ -119,6 +125,7 @@ read_image(StateCheck *check)
 {
 	const NaradStateHead *head = NaradPageStateHead(check->head.data);
 	const NaradStateChain *chain = NaradPageStateChain(check->copy.data);
+	NaradChainWalk walk = {0};
 	BlockNumber block;
 	uint32		len = 0;
 	char	   *image;
@@ -131,7 +138,7 @@ read_image(StateCheck *check)
 		len = head->image_len;
 	}
 	block = head->chain_in_use == 0 ? 0 : head->chains[head->chain_in_use - 1];
-	while (next_chained(check, &block, "image"))
+	while (next_chained(check, &walk, &block, "image"))
 	{
 		/* Pages behind the image's end wait for a longer one. */
 		if (image == NULL || check->unused)
@@ -269,12 +276,13 @@ static void
 verify_journal(StateCheck *check)
 {
 	const NaradStateHead *head = NaradPageStateHead(check->head.data);
+	NaradChainWalk walk = {0};
 	BlockNumber block = head->journal;
 	BlockNumber at = block;
 
 	verify_entries(check, check->head.data, NARAD_HEAD_JOURNAL_START(head),
 				   check->block);
-	while (next_chained(check, &block, "acknowledgements"))
+	while (next_chained(check, &walk, &block, "acknowledgements"))
 	{
 		verify_entries(check, check->copy.data, sizeof(NaradStateChain), at);
 		at = block;

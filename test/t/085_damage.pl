@@ -465,7 +465,7 @@ sub make_circle
 $node->safe_psql('postgres', q{
 CREATE TABLE effects (i int);
 SELECT narad.create_topic(t, visibility_timeout => '1 hour', max_in_flight => 100000, max_acked_ahead => 100000)
-FROM unnest(ARRAY['c_group', 'c_groups', 'c_once', 'c_journal', 'c_spare']) t;
+FROM unnest(ARRAY['c_group', 'c_groups', 'c_once', 'c_journal', 'c_spare', 'c_image']) t;
 SELECT narad.create_topic('c_map', partitions => 2001, segment_size => '256kB');
 SELECT narad.create_group('c_group', 'g1');
 SELECT narad.create_group('c_groups', 'g' || i) FROM generate_series(1, 100) i;
@@ -473,11 +473,18 @@ SELECT count(*) FROM generate_series(1, 100) i, narad.produce_once('c_once', to_
 INSERT INTO c_map (partition, value) VALUES (0, '1'), (2000, '1');
 INSERT INTO c_journal (value) SELECT to_jsonb(i) FROM generate_series(0, 5999) i;
 INSERT INTO c_spare (value) SELECT to_jsonb(i) FROM generate_series(0, 5999) i;
+INSERT INTO c_image (value) SELECT to_jsonb(i) FROM generate_series(0, 5999) i;
 SELECT narad.ack(array_agg(receipt)) FROM narad.consume('c_map', 1, partition => 0)});
 # The second finds the page full: what has ended leaves it, and the others.
 $node->safe_psql('postgres', settle_scattered('c_spare', 1, 6000) . '; COMMIT');
 $node->safe_psql('postgres', settle_scattered('c_spare', 2, 40) . '; COMMIT');
-foreach my $t ('c_group', 'c_groups', 'c_once', 'c_journal', 'c_spare', 'c_map')
+# What was delivered before takes several pages, and each image the other chain.
+foreach my $rest (1, 2)
+{
+	$node->safe_psql('postgres', settle_scattered('c_image', $rest, 40) . '; COMMIT');
+	$node->restart;
+}
+foreach my $t ('c_group', 'c_groups', 'c_once', 'c_journal', 'c_spare', 'c_image', 'c_map')
 {
 	$file{$t} = $node->data_dir . '/' . one_value($node, "SELECT pg_relation_filepath('$t')");
 	is(join(',', findings($t)), '', "$t: nothing is wrong at first");
@@ -510,6 +517,7 @@ cmp_ok(edit('c_once', 0x4e08, sub {
 }), '>', 30, 'c_once: pages of producers are changed');
 my $journal = make_circle('c_journal', 52);
 my $spare = make_circle('c_spare', 80);
+make_circle('c_image', $_) foreach (32, 36);
 $node->start;
 
 foreach my $t ('c_group', 'c_groups')
@@ -556,7 +564,20 @@ $node->stop('immediate');
 $node->start;
 is((answer("SELECT count(*) FROM narad.consume('c_spare', 10000)"))[1], 6000 - 1500 - 10 - 1500,
 	'c_spare: no page is taken twice, so what was settled stays so');
-$node->safe_psql('postgres', 'DROP TABLE c_group, c_groups, c_map, c_once, c_journal, c_spare, effects');
+
+my @found = findings('c_image');
+like($found[0], qr/what is settled above the frontier is not complete/, 'c_image: verify names the image');
+is(scalar(grep { /default": image runs in a circle/ } @found), 1, 'c_image: and the circle');
+is(scalar(grep { /default": unused image runs in a circle/ } @found), 1, 'c_image: and that of the pages for the next image');
+is(scalar(@found), 3, 'c_image: and nothing else') or diag(join("\n", @found));
+is((answer(settle_scattered('c_image', 3, 6000) . '; COMMIT'))[1], 6000, 'c_image: all is delivered again');
+$node->restart;
+like(join(',', findings('c_image')), qr/^[^,]*unused image runs in a circle$/, 'c_image: the next image is sound');
+is((answer(settle_scattered('c_image', 2, 6000) . '; COMMIT'))[1], 4500, 'c_image: what was settled stays so');
+$node->restart;
+is(join(',', findings('c_image')), '', 'c_image: the one after it has pages of its own');
+is((answer("SELECT count(*) FROM narad.consume('c_image', 10000)"))[1], 3000, 'c_image: what was settled stays so, again');
+$node->safe_psql('postgres', 'DROP TABLE c_group, c_groups, c_map, c_once, c_journal, c_spare, c_image, effects');
 
 # ---- producers of produce_once -----------------------------------------------
 
