@@ -58,7 +58,7 @@ start() {
     server_init "$bin" "$scratch/server" "fsync = on" "synchronous_commit = on" \
         "shared_buffers = 1GB" "max_wal_size = 8GB" "checkpoint_timeout = 1h" \
         "autovacuum = off" "narad.memory_limit = 256MB" "max_connections = 650" \
-        "max_prepared_transactions = 10"
+        "max_prepared_transactions = 10" "authentication_timeout = 5s"
     reserve_huge_pages
     echo "huge_pages = $huge_pages" >>"$scratch/server/data/postgresql.conf"
     say "huge pages: $huge_pages"
