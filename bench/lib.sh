@@ -143,6 +143,12 @@ rate_of() {
     clients -c 1 -t "$runs" -f "$file" "$@" | reported_rate
 }
 
+# some_left CONDITION: dies if a timed run has come to the end of its load, since it
+# would have counted calls that found nothing.
+some_left() {
+    [ "$(query -c "SELECT $1")" = t ] || die "the load did not last for $seconds s"
+}
+
 # settle_all TOPIC [GROUP]: one session consumes and acknowledges all there is,
 # a hundred a transaction.
 settle_all() {

@@ -16,16 +16,19 @@ CHECKPOINT;
 SQL
 }
 
-# backlog_rate TOPIC BATCH: consume + ack of a thousand batches at most
+# backlog_rate TOPIC BATCH: consume + ack of the first thousand messages, the
+# median of fifteen times
 backlog_rate() {
     local file
-    query -c "SELECT narad.seek_to_time('$1', 'default', '-infinity')" >/dev/null
     file=$(script backlog <<SQL
 SELECT coalesce(array_agg(receipt), '{}') AS receipts FROM narad.consume_bytes('$1', $2) \\gset
 SELECT narad.ack(:receipts);
 SQL
     )
-    rate_of "$file" $((1000 / $2))
+    for _ in $(seq 15); do
+        query -c "SELECT narad.seek_to_time('$1', 'default', '-infinity')" >/dev/null
+        rate_of "$file" $((1000 / $2))
+    done | median | cut -d ' ' -f 1
 }
 
 # call_rate TOPIC: calls a second of the consume alone that gets a message which

@@ -1,8 +1,10 @@
 # What a call of narad costs beside the cheapest calls there are.
 
 two_calls() {
+    local consumed
     run narad load 800000 8
-    times 2 "$(run narad consume_one 8 plain)"
+    consumed=$(run narad consume_one 8 plain) || return
+    times 2 "$consumed"
 }
 
 one_call() {
