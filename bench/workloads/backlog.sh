@@ -52,6 +52,8 @@ is_million() {
         die "$1: not a million $2"
 }
 
+# A function that names nothing of generate_series would be called once, hence
+# the 0 * i.
 bench_backlog() {
     local batch
     query -c "SET client_min_messages = warning" -c "DROP TABLE IF EXISTS back_1k, back_1m, back_10m, back_leased, back_delayed, back_none"

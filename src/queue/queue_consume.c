@@ -423,15 +423,24 @@ has_turn(NaradConsumer *c, NaradOffset offset)
 }
 
 /*
- * Is it known what the FIFO has for this call?  With max_acked_ahead used up
- * and none of it below the highest settled offset that is nothing, however much
- * was not looked at.  The shard lock is held.
+ * Do all of the returned messages, if any, lie beyond max_acked_ahead?  Then
+ * the FIFO has nothing for this call, however much of it was not looked at.
+ * The shard lock is held.
+ */
+static bool
+returned_beyond_cap(const NaradConsumer *c)
+{
+	return c->shard->nholes >= c->max_acked_ahead && c->shard->nopen_holes == 0;
+}
+
+/*
+ * Is it known what the FIFO has for this call, and is the cap noted that keeps
+ * the rest back (next_returned)?  The shard lock is held.
  */
 static bool
 knows_returned(const NaradConsumer *c)
 {
-	return c->returned_all || (c->shard->nholes >= c->max_acked_ahead &&
-							   c->shard->nopen_holes == 0);
+	return c->returned_all || returned_beyond_cap(c);
 }
 
 /* How much of the FIFO is looked at.  The shard lock is held. */
@@ -449,7 +458,8 @@ measure_returned(NaradConsumer *c)
 
 /*
  * The first message of the FIFO that may be handed out, if any; those before
- * it that may not are moved to the end.
+ * it that may not are moved to the end.  *capped is set if some are kept back
+ * by max_acked_ahead, be they looked at or not: whoever makes room is to know.
  */
 static NaradLease *
 next_returned(NaradConsumer *c, bool *capped)
@@ -489,6 +499,12 @@ next_returned(NaradConsumer *c, bool *capped)
 		c->returned_left--;
 		c->nturned++;
 		NaradLeaseSetState(&shard->leases, lease, NARAD_LEASE_RETURNED);
+	}
+	if (!c->returned_all && returned_beyond_cap(c) &&
+		NaradLeaseFirstReturned(&shard->leases) != NULL)
+	{
+		*capped = true;
+		(void) stop_ahead(c);
 	}
 	return NULL;
 }

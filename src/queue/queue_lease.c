@@ -392,8 +392,8 @@ NaradLeaseNext(const NaradLeaseTable *table, NaradLease *prev)
 }
 
 /*
- * The entries that have come back, in that order: the first for NULL, NULL
- * after the last.  The table may not change meanwhile.
+ * The entries that have come back, in no order: the first for NULL, NULL after
+ * the last.  The table may not change meanwhile.
  */
 NaradLease *
 NaradLeaseNextComeBack(const NaradLeaseTable *table, NaradLease *prev)

@@ -129,7 +129,7 @@ extern NaradLease *NaradLeaseFirstReturned(const NaradLeaseTable *table);
 /* Iteration in no order: start with NULL; no change meanwhile. */
 extern NaradLease *NaradLeaseNext(const NaradLeaseTable *table, NaradLease *prev);
 
-/* The same over the entries with has_come_back: few, however many are leased. */
+/* The same over the entries with has_come_back: however many others are leased. */
 extern NaradLease *NaradLeaseNextComeBack(const NaradLeaseTable *table,
 										  NaradLease *prev);
 

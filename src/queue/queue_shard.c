@@ -10,7 +10,8 @@
  *             good; or it was dropped by retention, and counted (I1).  settled holds what is settled at or above the frontier,
  *             and never the frontier itself.  nholes counts the leases that
  *             lie below the highest settled offset and are leased or
- *             returned: what consumers could close.
+ *             returned: what consumers could close; nopen_holes those of
+ *             them that are returned.
  * Locks:      shard->lock for all of it; a shard is put in its place under the
  *             topic lock, and loaded under io_lock; dropping one takes io_lock
  *             first, so that no writer of its state page, and nobody who
@@ -533,7 +534,10 @@ NaradShardCountHole(NaradShard *shard, NaradLease *lease)
 		lease->state == NARAD_LEASE_RETURNED;
 	is_hole = is_open_hole || (lease->offset < shard->settled_end &&
 							   lease->state == NARAD_LEASE_LEASED);
-	shard->nopen_holes += is_open_hole - lease->is_open_hole;
+	if (is_open_hole && !lease->is_open_hole)
+		shard->nopen_holes++;
+	else if (!is_open_hole && lease->is_open_hole)
+		shard->nopen_holes--;
 	lease->is_open_hole = is_open_hole;
 	if (is_hole == lease->is_hole)
 		return;
@@ -558,8 +562,10 @@ NaradShardRemoveLease(NaradShard *shard, NaradLease *lease)
 	bool		was_hole = lease->is_hole;
 	bool		was_leased = lease->state == NARAD_LEASE_LEASED;
 
-	shard->nholes -= was_hole;
-	shard->nopen_holes -= lease->is_open_hole;
+	if (was_hole)
+		shard->nholes--;
+	if (lease->is_open_hole)
+		shard->nopen_holes--;
 	NaradLeaseRemove(&shard->leases, lease);
 	if (was_leased)
 		NaradShardCapOpened(shard);

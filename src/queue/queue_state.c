@@ -247,13 +247,12 @@ typedef struct StateSnapshot
 static void
 take_snapshot(NaradShard *shard, StateSnapshot *snapshot)
 {
-	Size		size = 2 * NARAD_CHUNK_BYTES;
+	Size		size = 3 * NARAD_CHUNK_BYTES;
+	Size		bound;
 	ImageWriter writer;
 
 	for (;;)
 	{
-		Size		bound;
-
 		snapshot->image = palloc_extended(size, MCXT_ALLOC_HUGE);
 		LWLockAcquire(&shard->lock, LW_SHARED);
 		bound = image_bound(shard);
@@ -266,6 +265,7 @@ take_snapshot(NaradShard *shard, StateSnapshot *snapshot)
 	writer.data = snapshot->image;
 	writer.len = 0;
 	put_image(&writer, shard);
+	Assert(writer.len <= bound);
 	snapshot->image_len = writer.len;
 	snapshot->frontier = shard->frontier;
 	snapshot->generation = shard->generation;

@@ -82,12 +82,10 @@ static bool
 next_chained(StateCheck *check, NaradChainWalk *walk, BlockNumber *block,
 			 const char *what)
 {
-	BlockNumber nblocks = RelationGetNumberOfBlocks(check->verify->rel);
-
 	CHECK_FOR_INTERRUPTS();
 	if (*block == 0)
 		return false;
-	if (NaradChainIsWrong(walk, *block))
+	if (*block != InvalidBlockNumber && NaradChainIsWrong(walk, *block))
 	{
 		find(check, NARAD_INVALID_OFFSET, *block, "%s runs in a circle", what);
 		return false;
@@ -96,7 +94,8 @@ next_chained(StateCheck *check, NaradChainWalk *walk, BlockNumber *block,
 							 check->older, check->copy.data))
 	{
 		if (check->unused &&
-			(*block >= nblocks || PageIsNew((Page) check->copy.data)))
+			(*block >= RelationGetNumberOfBlocks(check->verify->rel) ||
+			 PageIsNew((Page) check->copy.data)))
 			return false;
 		find(check, NARAD_INVALID_OFFSET, *block,
 			 "page of %s is damaged, or another's", what);
@@ -430,31 +429,54 @@ typedef struct ShardCheck
 	uint32		nopen_holes;
 	uint32		holes_counted;
 	uint32		open_holes_counted;
+	bool		all_listed;		/* those that have come back are */
 	uint64		nsettled;
 	uint64		settled_counted;
 	bool		settled_in_order;
 	NaradOffset stray;			/* a lease of something settled */
+	NaradOffset wrong;			/* one that is not what it says */
 	NaradOffset frontier;
 	NaradOffset scan_pos;
 } ShardCheck;
 
+/* Does an entry say of itself what is so? */
+static bool
+lease_is_right(const NaradShard *shard, const NaradLease *lease)
+{
+	bool		is_below = lease->offset < shard->settled_end;
+	bool		is_returned = lease->state == NARAD_LEASE_RETURNED;
+	bool		is_leased = lease->state == NARAD_LEASE_LEASED;
+	bool		may_be_new = is_leased || lease->state == NARAD_LEASE_PINNED;
+
+	return lease->is_open_hole == (is_below && is_returned) &&
+		lease->is_hole == (is_below && (is_returned || is_leased)) &&
+		(lease->has_come_back || (may_be_new && lease->deliveries < 2));
+}
+
 static void
 count_leases(const NaradShard *shard, ShardCheck *check)
 {
+	const NaradLeaseTable *leases = &shard->leases;
 	NaradLease *lease = NULL;
+	uint32		nback = 0;
+	uint32		nlisted = 0;
 
-	memcpy(check->nstate, shard->leases.nstate, sizeof(check->nstate));
-	while ((lease = NaradLeaseNext(&shard->leases, lease)) != NULL)
+	memcpy(check->nstate, leases->nstate, sizeof(check->nstate));
+	while ((lease = NaradLeaseNext(leases, lease)) != NULL)
 	{
 		check->counted[lease->state]++;
-		if (lease->is_hole)
-			check->holes_counted++;
-		if (lease->is_open_hole)
-			check->open_holes_counted++;
+		check->holes_counted += lease->is_hole;
+		check->open_holes_counted += lease->is_open_hole;
+		nback += lease->has_come_back;
 		if (lease->offset < shard->frontier ||
 			NaradSetContains(&shard->settled, lease->offset))
 			check->stray = lease->offset;
+		else if (!lease_is_right(shard, lease))
+			check->wrong = lease->offset;
 	}
+	while ((lease = NaradLeaseNextComeBack(leases, lease)) != NULL)
+		nlisted++;
+	check->all_listed = nback == leases->ncome_back && nlisted == nback;
 	check->nholes = shard->nholes;
 	check->nopen_holes = shard->nopen_holes;
 }
@@ -500,7 +522,7 @@ verify_shard(NaradVerify *verify, NaradShard *shard)
 	int			partition = shard->partition;
 	bool		is_live;
 
-	check.stray = NARAD_INVALID_OFFSET;
+	check.stray = check.wrong = NARAD_INVALID_OFFSET;
 	LWLockAcquire(&shard->lock, LW_SHARED);
 	is_live = !shard->dropped;
 	if (is_live)
@@ -515,13 +537,17 @@ verify_shard(NaradVerify *verify, NaradShard *shard)
 	if (!is_live)
 		return;
 
-	if (memcmp(check.nstate, check.counted, sizeof(check.nstate)) != 0)
+	if (memcmp(check.nstate, check.counted, sizeof(check.nstate)) != 0 ||
+		!check.all_listed)
 		find_shard(verify, partition, NARAD_INVALID_OFFSET, name,
 				   "leases are counted wrongly");
 	if (check.nholes != check.holes_counted ||
 		check.nopen_holes != check.open_holes_counted)
 		find_shard(verify, partition, NARAD_INVALID_OFFSET, name,
 				   "leases below the highest settled offset are counted wrongly");
+	if (check.wrong != NARAD_INVALID_OFFSET)
+		find_shard(verify, partition, check.wrong, name,
+				   "a lease says of itself what is not so");
 	if (check.stray != NARAD_INVALID_OFFSET)
 		find_shard(verify, partition, check.stray, name,
 				   "a settled message is leased");
