@@ -811,6 +811,11 @@ claim_next(NaradConsumer *c)
 	}
 	if (!shard->returned_turn)
 		returned = claim_returned(c);
+
+	/* Short of memory, nobody knows of what could not be claimed. */
+	if (returned != CHOICE_CLAIMED &&
+		(fresh == CHOICE_NO_MEMORY || suspect == CHOICE_NO_MEMORY))
+		return CHOICE_NO_MEMORY;
 	if (returned != CHOICE_DRY)
 		return returned;
 	return fresh != CHOICE_DRY ? fresh : suspect;
@@ -853,7 +858,8 @@ is_dry_for_all(NaradConsumer *c, NaradChoice choice)
 
 	if (choice != CHOICE_DRY && choice != CHOICE_CAPPED)
 		return false;
-	if (choice == CHOICE_CAPPED && shard->capped_in_flight)
+	if (choice == CHOICE_CAPPED && shard->capped_in_flight &&
+		shard->leases.nstate[NARAD_LEASE_LEASED] >= c->max_in_flight)
 		return true;
 	if (leaves_suspect(c))
 		c->leaves_alone = true;
