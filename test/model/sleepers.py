@@ -248,11 +248,17 @@ class Sleepers:
                 self.ended(session)
 
     def kill(self, session):
-        """The backend dies, its transaction with it."""
+        """The backend dies, its transaction with it.
+
+        What a sleeper was handed just then has been delivered to nobody.
+        """
+        group = getattr(session.task, "group", None)
         self.history.append((self.sessions.index(session), "killed"))
         self.must(self.control, "SELECT pg_terminate_backend(%d, 60000)" %
                   session.pid)
         self.lose(session)
+        if group is not None:
+            self.doubt(group)
 
     def lose(self, session):
         try:
