@@ -117,9 +117,11 @@ clients() {
     as_user env $(server_env "$scratch/server") "$bin/pgbench" -n -M prepared "$@" 2>&1
 }
 
-# The transactions a second that pgbench reports; its errors go to our own.
+# The transactions a second that pgbench reports; its errors go to our own, and end
+# the comparison: a run that was cut off, at the end of its load perhaps, is no figure.
 reported_rate() {
-    awk '/^tps/ { print $3 } /ERROR|error|aborted/ { print > "/dev/stderr" }'
+    awk -v failed="$scratch/failed" '/^tps/ { print $3 }
+        /ERROR|error|aborted/ { print > "/dev/stderr"; print > failed }'
 }
 
 # rate SCRIPT CLIENTS [OPTION...]: transactions a second, in $seconds
@@ -141,12 +143,6 @@ rate_of() {
     local file=$1 runs=$2
     shift 2
     clients -c 1 -t "$runs" -f "$file" "$@" | reported_rate
-}
-
-# some_left CONDITION: dies if a timed run has come to the end of its load, since it
-# would have counted calls that found nothing.
-some_left() {
-    [ "$(query -c "SELECT $1")" = t ] || die "the load did not last for $seconds s"
 }
 
 # settle_all TOPIC [GROUP]: one session consumes and acknowledges all there is,
@@ -217,6 +213,7 @@ compare_columns() {
     for _ in $(seq "$pairs"); do
         first=$($a)
         second=$($b)
+        [ ! -e "$scratch/failed" ] || die "$what: a run was cut off"
         echo "$first $second" >>"$scratch/pairs"
     done
     for column in $(seq "$width"); do

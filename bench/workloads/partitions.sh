@@ -21,11 +21,13 @@ SQL
 }
 
 bench_partitions() {
-    local n
+    local n load
+    # For all runs of the four comparisons, at 20,000 a second.
+    load=$((4 * pairs * seconds * 20000))
     for n in 1 64 4096; do
         parts_topic "parts_$n" "$n" | awk '/Time/ { print $2 }' | paste -s -d ' ' |
             sed "s/^/create, produce, first consume, ms, $n partitions: /"
-        query -c "INSERT INTO parts_$n (partition, value) SELECT $n - 1, to_jsonb(i) FROM generate_series(1, 400000) i"
+        query -c "INSERT INTO parts_$n (partition, value) SELECT $n - 1, to_jsonb(i) FROM generate_series(1, $load) i"
     done
     compare "consume(1) + ack, 1 client, backlog in one of 64 partitions" "in a topic of one partition" "" \
         "consume_calls parts_64" "consume_calls parts_1"

@@ -22,11 +22,6 @@ SQL
     echo "$name" >"$scratch/narad.loaded"
 }
 
-# Of a timed run; claims that a client left behind are as good as consumed.
-messages_left() {
-    some_left "sum(end_offset - 1 - frontier - in_flight) > 0 FROM narad.groups WHERE topic = 'bench_topic'::regclass"
-}
-
 # consume BATCH CLIENTS plain|chained|transactional: messages a second; in large
 # batches three quarters of what is loaded, which would not last for the time
 consume() {
@@ -57,7 +52,6 @@ SQL
         times "$(rate_all "$file" "$2" $((loaded * 3 / 4 / $1)) $options)" "$1"
     else
         times "$(rate "$file" "$2" $options)" "$1"
-        messages_left
     fi
     query -c "ALTER DATABASE postgres RESET narad.ack_mode"
 }
@@ -83,7 +77,6 @@ SQL
             ;;
     esac
     rate "$file" "$1" $options
-    messages_left
 }
 
 # produce BATCH CLIENTS [insert]: messages a second, by a call of produce or by INSERT

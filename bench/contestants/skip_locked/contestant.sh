@@ -47,7 +47,6 @@ SQL
             ;;
     esac
     times "$(rate "$file" "$2")" "$1"
-    some_left "EXISTS (SELECT FROM bench_queue WHERE claimed_until IS NULL)"
 }
 
 # both BATCH poll|listen: an empty queue; prints the statements of produce, consume
