@@ -3,10 +3,13 @@
  * base_stop.c
  *	  Named points at which a test can hold a process.
  *
- * A session arms a point by name; whoever comes to NARAD_STOP of that name
- * then waits, interruptibly, until the point is released.  Arming lasts until
- * the release, so any number of processes may be held.  Compiled with
- * NARAD_TESTING only; otherwise this file is empty.
+ * A session arms a point by name; whichever session comes to NARAD_STOP of that
+ * name then waits, interruptibly, until the point is released.  Arming lasts
+ * until the release, so any number of sessions may be held.  Our worker and
+ * autovacuum come to the same places when it suits them, and would be held
+ * instead of the session that a test is about: they are held only if the point
+ * was armed for any process.  Compiled with NARAD_TESTING only; otherwise this
+ * file is empty.
  *
  * Owns:       the table of armed points.
  * Locks:      a spinlock over the table; the condition variable outside it.
@@ -22,6 +25,7 @@
 #ifdef NARAD_TESTING
 
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "storage/condition_variable.h"
 #include "storage/shmem.h"
 #include "storage/spin.h"
@@ -35,6 +39,7 @@
 typedef struct StopPoint
 {
 	char		name[NAMEDATALEN];	/* empty: unused */
+	bool		any_process;	/* not sessions only */
 	int			nwaiting;
 } StopPoint;
 
@@ -48,6 +53,7 @@ typedef struct NaradStopCtl
 static NaradStopCtl *StopCtl;
 
 PG_FUNCTION_INFO_V1(narad_stop_arm);
+PG_FUNCTION_INFO_V1(narad_stop_arm_any);
 PG_FUNCTION_INFO_V1(narad_stop_release);
 PG_FUNCTION_INFO_V1(narad_stop_waiting);
 
@@ -84,18 +90,36 @@ find_point(const char *name)
 	return NULL;
 }
 
-/* Adds to the count of waiting processes; false if the point is not armed. */
+/*
+ * Adds to the count of waiting processes; false if the point is not armed for
+ * this one.
+ */
 static bool
 count_waiting(const char *name, int change)
 {
 	StopPoint  *point;
+	bool		is_armed;
 
 	SpinLockAcquire(&StopCtl->mutex);
 	point = find_point(name);
-	if (point != NULL)
+	is_armed = point != NULL &&
+		(point->any_process || MyBackendType == B_BACKEND);
+	if (is_armed)
 		point->nwaiting += change;
 	SpinLockRelease(&StopCtl->mutex);
-	return point != NULL;
+	return is_armed;
+}
+
+/* Is a point armed, for whomever? */
+static bool
+is_armed_at_all(const char *name)
+{
+	bool		is_armed;
+
+	SpinLockAcquire(&StopCtl->mutex);
+	is_armed = find_point(name) != NULL;
+	SpinLockRelease(&StopCtl->mutex);
+	return is_armed;
 }
 
 /*
@@ -106,7 +130,7 @@ count_waiting(const char *name, int change)
 bool
 NaradStopIsArmed(const char *name)
 {
-	return count_waiting(name, 0);
+	return is_armed_at_all(name);
 }
 
 /*
@@ -144,17 +168,16 @@ NaradStop(const char *name)
 void
 NaradFail(const char *name)
 {
-	if (count_waiting(name, 0))
+	if (is_armed_at_all(name))
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("test point \"%s\" fails", name)));
 }
 
-/* narad.stop_arm(text) */
-Datum
-narad_stop_arm(PG_FUNCTION_ARGS)
+/* Arms a point; one that is armed stays as it is. */
+static void
+arm(const char *name, bool any_process)
 {
-	char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	StopPoint  *point;
 
 	if (strlen(name) == 0 || strlen(name) >= NAMEDATALEN)
@@ -169,6 +192,7 @@ narad_stop_arm(PG_FUNCTION_ARGS)
 		if (point != NULL)
 		{
 			memcpy(point->name, name, strlen(name) + 1);
+			point->any_process = any_process;
 			point->nwaiting = 0;
 		}
 	}
@@ -177,6 +201,21 @@ narad_stop_arm(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("too many stop points are armed")));
+}
+
+/* narad.stop_arm(text): for sessions */
+Datum
+narad_stop_arm(PG_FUNCTION_ARGS)
+{
+	arm(text_to_cstring(PG_GETARG_TEXT_PP(0)), false);
+	PG_RETURN_VOID();
+}
+
+/* narad.stop_arm_any(text): for any process */
+Datum
+narad_stop_arm_any(PG_FUNCTION_ARGS)
+{
+	arm(text_to_cstring(PG_GETARG_TEXT_PP(0)), true);
 	PG_RETURN_VOID();
 }
 

@@ -4,14 +4,16 @@
  *	  Named points at which a test can hold a process.
  *
  * With NARAD_TESTING, NARAD_STOP("name") waits while a session has armed the
- * point of that name (narad.stop_arm(), narad.stop_release() of the
- * narad_test extension).  Otherwise it is nothing.  Never inside a critical
- * section, and never while an LWLock is held.
+ * point of that name: with narad_test.stop_arm() sessions, and with
+ * stop_arm_any() the worker and autovacuum as well, until stop_release().
+ * Otherwise it is nothing.  Never inside a critical section, and never while an
+ * LWLock is held.
  *
- * NaradStopIsArmed("name") only asks, and exists with NARAD_TESTING only.
+ * NaradStopIsArmed("name") only asks, in any process, and exists with
+ * NARAD_TESTING only.
  *
- * NARAD_FAIL("name") is an error instead while the point is armed, and may
- * stand wherever an error may be raised.
+ * NARAD_FAIL("name") is an error instead while the point is armed, in any
+ * process, and may stand wherever an error may be raised.
  *
  * Copyright (c) 2026, the Narad authors
  *

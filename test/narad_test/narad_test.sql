@@ -5,6 +5,10 @@ CREATE SCHEMA IF NOT EXISTS narad_test;
 CREATE OR REPLACE FUNCTION narad_test.stop_arm(name text) RETURNS void
     AS '$libdir/narad', 'narad_stop_arm' LANGUAGE C STRICT;
 
+-- Holds the worker and autovacuum, too, which come there when it suits them.
+CREATE OR REPLACE FUNCTION narad_test.stop_arm_any(name text) RETURNS void
+    AS '$libdir/narad', 'narad_stop_arm_any' LANGUAGE C STRICT;
+
 CREATE OR REPLACE FUNCTION narad_test.stop_release(name text) RETURNS void
     AS '$libdir/narad', 'narad_stop_release' LANGUAGE C STRICT;
 

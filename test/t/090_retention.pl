@@ -117,12 +117,12 @@ sub looks { return one_value($node, q{SELECT narad_test.stop_waiting('retain-beg
 
 $node->safe_psql('postgres', qq{SELECT narad.ack(array_agg(receipt)) FROM narad.consume('$_', 150)}) foreach qw(ids behind);
 ok(poll_until('the acks are written', sub { one_value($node, $acks_written) eq 't' }), 'a segment of each is settled by one group');
-$node->safe_psql('postgres', q{SELECT narad_test.stop_arm('retain-begun')});
+$node->safe_psql('postgres', q{SELECT narad_test.stop_arm_any('retain-begun')});
 foreach my $round (1 .. 3)
 {
 	# What was asked for before may come in the first.
 	ok(poll_until('the worker has looked', sub {
-		$node->safe_psql('postgres', q{SELECT narad_test.stop_release('retain-begun'); SELECT narad_test.stop_arm('retain-begun')});
+		$node->safe_psql('postgres', q{SELECT narad_test.stop_release('retain-begun'); SELECT narad_test.stop_arm_any('retain-begun')});
 		return !looks() }), 'the worker is through') if $round == 1;
 	$node->safe_psql('postgres', qq{SELECT narad.ack(receipt) FROM narad.consume('$_')}) foreach qw(ids behind);
 	ok(poll_until('the acks are written', sub { one_value($node, $acks_written) eq 't' || looks() }), "acks $round are written");
@@ -394,7 +394,7 @@ is(bounds($node, 'unused'), '1000|1000', 'and its offsets stay');
 $node->safe_psql('postgres', q{SELECT narad.create_topic('mostly_open', segment_size => '256kB'); SELECT fill('mostly_open', 16 * 8 + 20 * 8);});
 is(one_value($node, q{SELECT string_agg(state, ' ' ORDER BY segment_no) FROM narad.segments WHERE topic = 'mostly_open'::regclass AND state <> 'spare'}),
 	'sealed sealed open', 'two small segments and one of which much is used');
-$node->safe_psql('postgres', q{SELECT narad_test.stop_arm('retain-begun'); SELECT narad.alter_topic('mostly_open', retention_bytes => 150000);});
+$node->safe_psql('postgres', q{SELECT narad_test.stop_arm_any('retain-begun'); SELECT narad.alter_topic('mostly_open', retention_bytes => 150000);});
 $node->safe_psql('postgres', q{SELECT narad_test.stop_wait('retain-begun')});
 flush_wal($node);
 $node->stop('immediate');

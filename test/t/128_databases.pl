@@ -322,7 +322,7 @@ if ($ENV{NARAD_TESTING})
 {
 	$node->safe_psql('postgres', slurp_file("$ENV{NARAD_INPUTS}/test/narad_test/narad_test.sql"));
 	$admin->rows('CREATE DATABASE victim');
-	$admin->rows(q{SELECT narad_test.stop_arm('move-claimed')});
+	$admin->rows(q{SELECT narad_test.stop_arm_any('move-claimed')});
 	$node->safe_psql('victim', q{
 CREATE EXTENSION narad;
 SELECT narad.create_topic('dead');

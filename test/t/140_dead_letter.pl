@@ -76,7 +76,7 @@ sub wait_until_durable
 		one_value($node, "SELECT pg_current_wal_flush_lsn() >= '$lsn'") eq 't' });
 }
 
-sub arm { return $node->safe_psql('postgres', "SELECT narad_test.stop_arm('$_[0]')"); }
+sub arm { return $node->safe_psql('postgres', "SELECT narad_test.stop_arm_any('$_[0]')"); }
 sub held { return $node->safe_psql('postgres', "SELECT narad_test.stop_wait('$_[0]')"); }
 sub release { return $node->safe_psql('postgres', "SELECT narad_test.stop_release('$_[0]')"); }
 
