@@ -39,6 +39,7 @@
 typedef struct StopPoint
 {
 	char		name[NAMEDATALEN];	/* empty: unused */
+	uint32		serial;			/* of the arming */
 	bool		any_process;	/* not sessions only */
 	int			nwaiting;
 } StopPoint;
@@ -47,6 +48,7 @@ typedef struct NaradStopCtl
 {
 	slock_t		mutex;			/* over the points */
 	ConditionVariable cv;		/* broadcast at every release */
+	uint32		narmed;			/* armings so far */
 	StopPoint	points[STOP_POINTS];
 } NaradStopCtl;
 
@@ -90,12 +92,9 @@ find_point(const char *name)
 	return NULL;
 }
 
-/*
- * Adds to the count of waiting processes; false if the point is not armed for
- * this one.
- */
+/* Joins those who wait at a point, if it is armed for this process. */
 static bool
-count_waiting(const char *name, int change)
+begin_waiting(const char *name, uint32 *serial)
 {
 	StopPoint  *point;
 	bool		is_armed;
@@ -105,19 +104,29 @@ count_waiting(const char *name, int change)
 	is_armed = point != NULL &&
 		(point->any_process || MyBackendType == B_BACKEND);
 	if (is_armed)
-		point->nwaiting += change;
+	{
+		point->nwaiting++;
+		*serial = point->serial;
+	}
 	SpinLockRelease(&StopCtl->mutex);
 	return is_armed;
 }
 
-/* Is a point armed, for whomever? */
+/*
+ * Changes the count of those who wait; false if the point was released since,
+ * be it armed again.
+ */
 static bool
-is_armed_at_all(const char *name)
+count_waiting(const char *name, uint32 serial, int change)
 {
+	StopPoint  *point;
 	bool		is_armed;
 
 	SpinLockAcquire(&StopCtl->mutex);
-	is_armed = find_point(name) != NULL;
+	point = find_point(name);
+	is_armed = point != NULL && point->serial == serial;
+	if (is_armed)
+		point->nwaiting += change;
 	SpinLockRelease(&StopCtl->mutex);
 	return is_armed;
 }
@@ -130,7 +139,12 @@ is_armed_at_all(const char *name)
 bool
 NaradStopIsArmed(const char *name)
 {
-	return is_armed_at_all(name);
+	bool		is_armed;
+
+	SpinLockAcquire(&StopCtl->mutex);
+	is_armed = find_point(name) != NULL;
+	SpinLockRelease(&StopCtl->mutex);
+	return is_armed;
 }
 
 /*
@@ -142,19 +156,21 @@ NaradStopIsArmed(const char *name)
 void
 NaradStop(const char *name)
 {
-	if (!count_waiting(name, 1))
+	uint32		serial;
+
+	if (!begin_waiting(name, &serial))
 		return;
 
 	PG_TRY();
 	{
 		ConditionVariablePrepareToSleep(&StopCtl->cv);
-		while (count_waiting(name, 0))
+		while (count_waiting(name, serial, 0))
 			ConditionVariableSleep(&StopCtl->cv, PG_WAIT_EXTENSION);
 		ConditionVariableCancelSleep();
 	}
 	PG_CATCH();
 	{
-		count_waiting(name, -1);
+		count_waiting(name, serial, -1);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -168,13 +184,13 @@ NaradStop(const char *name)
 void
 NaradFail(const char *name)
 {
-	if (is_armed_at_all(name))
+	if (NaradStopIsArmed(name))
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("test point \"%s\" fails", name)));
 }
 
-/* Arms a point; one that is armed stays as it is. */
+/* Arms a point; one that is armed may come to be so for more. */
 static void
 arm(const char *name, bool any_process)
 {
@@ -192,10 +208,13 @@ arm(const char *name, bool any_process)
 		if (point != NULL)
 		{
 			memcpy(point->name, name, strlen(name) + 1);
-			point->any_process = any_process;
+			point->serial = ++StopCtl->narmed;
+			point->any_process = false;
 			point->nwaiting = 0;
 		}
 	}
+	if (point != NULL)
+		point->any_process |= any_process;
 	SpinLockRelease(&StopCtl->mutex);
 	if (point == NULL)
 		ereport(ERROR,
