@@ -8,7 +8,8 @@
  * Invariants: I5: an ack takes effect if and only if its transaction commits,
  *			   and pins the lease until then.  I4: an action touches a lease
  *			   only when the nonce is still the one it was made with.
- * Locks:      shard locks, one at a time; no other lock is held.  The
+ * Locks:      shard locks, one at a time, each given up now and then, since
+ *			   the list may be long; no other lock is held.  The
  *			   transaction holds RowExclusiveLock on each topic in the list,
  *			   until after the callbacks: so topics, groups and shards stay.
  *			   What a rolled back subtransaction locked is released after its
@@ -52,6 +53,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
+#include "storage/proclist.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
@@ -75,6 +77,10 @@
 
 /* A list larger than this is not kept for the next transaction. */
 #define MAX_KEPT_ACTIONS	4096
+
+/* So many actions under one hold of a shard's lock, and then a moment for others. */
+#define ACTIONS_AT_ONCE		1024
+#define GIVE_WAY_US			50
 
 #define NO_ACTION			PG_UINT32_MAX
 
@@ -274,17 +280,52 @@ reset_actions(void)
 
 /* ------------------------------------------------------------ its effects */
 
-/* Holds the lock of one shard instead of another; either may be NULL. */
-static NaradShard *
-switch_shard(NaradShard *locked, NaradShard *wanted)
+/* The shard whose lock is held. */
+typedef struct ShardHold
 {
-	if (locked == wanted)
-		return locked;
-	if (locked != NULL)
-		LWLockRelease(&locked->lock);
+	NaradShard *shard;			/* or NULL */
+	int			ndone;			/* actions since the lock was taken */
+	int64		now;			/* monotonic us: when it was */
+} ShardHold;
+
+/*
+ * Gives up the lock in the middle of the list.  Who was woken by that needs a
+ * moment to take it, before we do again; without a lock, it is only a hint
+ * whether there is anybody.
+ */
+static void
+give_way(LWLock *lock)
+{
+	bool		is_awaited = !proclist_is_empty(&lock->waiters);
+
+	LWLockRelease(lock);
+	NARAD_STOP("actions-between");
+	if (is_awaited)
+		pg_usleep(GIVE_WAY_US);
+}
+
+/*
+ * Holds the lock of a shard for the next action; of NULL, none.  However long the
+ * list is, others come in between: each action by itself leaves the shard as
+ * it may be.
+ */
+static void
+hold_shard(ShardHold *hold, NaradShard *wanted)
+{
+	if (hold->shard == wanted && hold->ndone < ACTIONS_AT_ONCE)
+	{
+		hold->ndone++;
+		return;
+	}
+	if (hold->shard != NULL && hold->shard == wanted)
+		give_way(&wanted->lock);
+	else if (hold->shard != NULL)
+		LWLockRelease(&hold->shard->lock);
 	if (wanted != NULL)
 		LWLockAcquire(&wanted->lock, LW_EXCLUSIVE);
-	return wanted;
+	hold->shard = wanted;
+	hold->ndone = 1;
+	hold->now = NaradClockNow();
 }
 
 /*
@@ -352,6 +393,7 @@ commit_action(NaradAction *action, int64 now)
 	else if (lease != NULL && holds_pin(action, lease))
 		commit_pin(action, lease, now);
 	NaradFree(action->reason);
+	action->reason = NULL;
 }
 
 /*
@@ -441,28 +483,26 @@ undo_take(const NaradAction *action, int64 now)
 static void
 undo_actions(int first, bool is_sub)
 {
-	NaradShard *locked = NULL;
-	int64		now;
+	ShardHold	hold = {NULL};
 
 	if (first >= nactions)
 		return;
-	now = NaradClockNow();
 	for (int i = nactions - 1; i >= first; i--)
 	{
 		if (actions[i].kind == NARAD_ACTION_TAKE)
 			continue;
-		locked = switch_shard(locked, actions[i].shard);
-		undo_pin(&actions[i], now, is_sub);
+		hold_shard(&hold, actions[i].shard);
+		undo_pin(&actions[i], hold.now, is_sub);
 		NaradFree(actions[i].reason);
 	}
 	for (int i = first; i < nactions; i++)
 	{
 		if (actions[i].kind != NARAD_ACTION_TAKE)
 			continue;
-		locked = switch_shard(locked, actions[i].shard);
-		undo_take(&actions[i], now);
+		hold_shard(&hold, actions[i].shard);
+		undo_take(&actions[i], hold.now);
 	}
-	switch_shard(locked, NULL);
+	hold_shard(&hold, NULL);
 	nactions = first;
 }
 
@@ -470,19 +510,17 @@ undo_actions(int first, bool is_sub)
 static void
 commit_actions(void)
 {
-	NaradShard *locked = NULL;
-	int64		now;
+	ShardHold	hold = {NULL};
 
 	if (nactions == 0)
 		return;
 	NARAD_STOP("commit-settle");
-	now = NaradClockNow();
 	for (int i = 0; i < nactions; i++)
 	{
-		locked = switch_shard(locked, actions[i].shard);
-		commit_action(&actions[i], now);
+		hold_shard(&hold, actions[i].shard);
+		commit_action(&actions[i], hold.now);
 	}
-	switch_shard(locked, NULL);
+	hold_shard(&hold, NULL);
 }
 
 /* ------------------------------------------------------------- PRE_COMMIT */
@@ -675,8 +713,7 @@ precommit_actions(void)
 bool
 NaradXactSettleEarly(void)
 {
-	NaradShard *locked = NULL;
-	int64		now;
+	ShardHold	hold = {NULL};
 	int			nkept = 0;
 
 	if (nactions == 0 || IsTransactionBlock() ||
@@ -685,15 +722,14 @@ NaradXactSettleEarly(void)
 		!NaradDirtyHasWorker())
 		return false;
 	precommit_actions();
-	now = NaradClockNow();
 	for (int i = 0; i < nactions; i++)
 	{
 		if (actions[i].kind == NARAD_ACTION_TAKE)
 			continue;
-		locked = switch_shard(locked, actions[i].shard);
-		commit_action(&actions[i], now);
+		hold_shard(&hold, actions[i].shard);
+		commit_action(&actions[i], hold.now);
 	}
-	switch_shard(locked, NULL);
+	hold_shard(&hold, NULL);
 
 	/* No lease names an action any more. */
 	for (int i = 0; i < nactions; i++)

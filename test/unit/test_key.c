@@ -24,7 +24,7 @@ typedef enum ModelState
 	KNOWN,						/* scanned: in line, or available */
 	OUT,						/* claimed */
 	SETTLED
-}			ModelState;
+} ModelState;
 
 int			MyProcPid = 1;
 
