@@ -63,7 +63,8 @@ register_ack_settings(void)
 	DefineCustomIntVariable("narad.frontier_write_interval",
 							"Sets the time between writes of changed frontiers.",
 							"The worker of a database writes what consumers have "
-							"acknowledged to the write-ahead log so often.",
+							"acknowledged to the write-ahead log so often; "
+							"less often while there is very much to write.",
 							&narad_frontier_write_interval, 100, 10, 10000,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 }

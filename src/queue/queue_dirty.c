@@ -34,6 +34,7 @@
 #include "storage/proc.h"
 #include "storage/shmem.h"
 
+#include "base/base_guc.h"
 #include "base/base_memory.h"
 #include "queue/queue_dirty.h"
 
@@ -192,14 +193,43 @@ NaradDirtyClear(NaradShard *shard)
 }
 
 /*
+ * NaradDirtyPace
+ *
+ * A shard is not due before a time, so that its large image is not written for
+ * each change.  Shard lock held exclusively.  No error.
+ */
+void
+NaradDirtyPace(NaradShard *shard, int64 until)
+{
+	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
+	shard->paced_until = until;
+	LWLockRelease(&DirtyCtl->lock);
+}
+
+/*
+ * NaradDirtyPacedUntil
+ *
+ * When it is due, for its pace.  Shard lock or the lock here held.
+ */
+int64
+NaradDirtyPacedUntil(const NaradShard *shard)
+{
+	int64		most = (int64) narad_frontier_flush_interval * 1000 / 2;
+
+	if (!shard->is_dirty)
+		return shard->paced_until;
+	return Min(shard->paced_until, shard->dirty_since + most);
+}
+
+/*
  * NaradDirtyTake
  *
- * Copies the keys of up to max shards that were listed before a time and,
- * unless told otherwise, are not postponed, and moves them to the end of the
- * list.
+ * Copies the keys of up to max of these shards that were listed before a time,
+ * and moves them to the end of the list.
  */
 int
-NaradDirtyTake(NaradDirtyItem *items, int max, int64 before, bool postponed)
+NaradDirtyTake(NaradDirtyItem *items, int max, int64 before,
+			   NaradDirtyWhich which)
 {
 	NaradDatabase *db;
 	int64		now = NaradClockNow();
@@ -214,10 +244,14 @@ NaradDirtyTake(NaradDirtyItem *items, int max, int64 before, bool postponed)
 		dlist_node *node = dlist_pop_head_node(&db->dirty);
 		NaradShard *shard = dlist_container(NaradShard, dirty_node, node);
 
-		/* No shard lock: what is read here does not change in the list. */
+		/*
+		 * No shard lock: what is read here does not change in the list, but
+		 * for dirty_since, at the end of a write.
+		 */
 		dlist_push_tail(&db->dirty, node);
 		if (shard->dirty_since >= before ||
-			(shard->write_after > now && !postponed))
+			(which == NARAD_DIRTY_DUE && NaradDirtyPacedUntil(shard) > now) ||
+			(which != NARAD_DIRTY_ALL && shard->write_after > now))
 			continue;
 		items[nitems].relid = pg_atomic_read_u32(&shard->topic->relid);
 		items[nitems].topic_id = shard->topic->topic_id;

@@ -34,13 +34,31 @@ typedef struct NaradDirtyItem
 	int64		dirty_since;	/* monotonic us */
 } NaradDirtyItem;
 
+/* Which shards are taken. */
+typedef enum NaradDirtyWhich
+{
+	NARAD_DIRTY_DUE,			/* neither paced nor postponed */
+	NARAD_DIRTY_PACED_TOO,
+	NARAD_DIRTY_ALL				/* postponed ones, too */
+} NaradDirtyWhich;
+
 /*
- * Copies up to max keys of this database's list, of shards listed before
- * `before` (monotonic us) and not postponed, or these too; returns how many.
- * They stay listed, at the end, until NaradDirtyClear.
+ * Copies up to max keys of this database's list, of those shards that were listed
+ * before `before` (monotonic us); returns how many.  They stay listed, at the
+ * end, until NaradDirtyClear.
  */
 extern int	NaradDirtyTake(NaradDirtyItem *items, int max, int64 before,
-						   bool postponed);
+						   NaradDirtyWhich which);
+
+/*
+ * A shard whose image was large is not due before a time (monotonic us), but
+ * early enough for its flush: half the flush interval after the first change.
+ * Shard lock held, exclusively to change that.  No error.
+ */
+extern void NaradDirtyPace(NaradShard *shard, int64 until);
+extern int64 NaradDirtyPacedUntil(const NaradShard *shard);
+
+/* Writing a shard failed: it is not due before a time.  No lock held. */
 extern void NaradDirtyPostpone(const NaradDirtyItem *item, int64 until);
 extern int	NaradDirtyCount(void);	/* of this database */
 

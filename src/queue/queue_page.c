@@ -109,9 +109,21 @@ NaradStateChainCheck(const char *page, const NaradStateOwner *owner,
 		(chain->group_id == owner->group_id ||
 		 (older && chain->group_id < owner->group_id)) &&
 		chain->partition == owner->partition &&
-		chain->len <= NARAD_CHAIN_SPACE &&
-		((PageHeader) page)->pd_lower ==
-		SizeOfPageHeaderData + sizeof(NaradStateChain) + chain->len;
+		((PageHeader) page)->pd_lower >=
+		SizeOfPageHeaderData + sizeof(NaradStateChain) &&
+		(chain->serial == 0 || chain->len == NaradStateChainLen(page));
+}
+
+/*
+ * NaradStateChainLen
+ *
+ * How many bytes are on a chain page: of an image, or of journal entries.
+ */
+Size
+NaradStateChainLen(const char *page)
+{
+	return ((PageHeader) page)->pd_lower - SizeOfPageHeaderData -
+		sizeof(NaradStateChain);
 }
 
 /*

@@ -75,7 +75,8 @@ typedef struct NaradStateChain
 	BlockNumber next;			/* or 0 */
 	NaradGroupId group_id;
 	uint32		partition;
-	uint32		len;			/* bytes of data */
+	uint32		len;			/* bytes of an image; 0 on journal pages, to
+								 * which entries are added */
 	uint64		serial;			/* of the image; 0 on journal pages */
 } NaradStateChain;
 
@@ -181,6 +182,7 @@ extern bool NaradStateChainCopy(Relation rel, BlockNumber block,
 								char *copy);
 
 /* The same of a page that is copied, or locked. */
+extern Size NaradStateChainLen(const char *page);
 extern bool NaradStateChainCheck(const char *page,
 								 const NaradStateOwner *owner, bool older);
 extern uint32 NaradImageCrc(const char *image, Size len);

@@ -140,6 +140,7 @@ reset_shard(NaradLogPartition *part, NaradShard *shard, NaradGroupId group_id)
 	shard->lost_told_at = 0;
 	shard->nlosses = 0;
 	shard->changes = shard->changes_written = 0;
+	shard->paced_until = 0;
 	shard->head_block = InvalidBlockNumber;
 	shard->written_lsn = InvalidXLogRecPtr;
 	shard->ring_pos = NaradRingHead(part);
@@ -335,6 +336,7 @@ NaradShardSeek(NaradShard *shard, uint32 generation, NaradOffset frontier)
 
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	NaradDirtyClear(shard);
+	NaradDirtyPace(shard, 0);
 	NaradDeadLetterForget(shard);
 	ordered = shard->keys.ordered;
 	empty_shard(shard);

@@ -58,6 +58,13 @@
 /* So far the hand-out mark is raised beyond what is needed. */
 #define HANDOUT_AHEAD	1024
 
+/*
+ * An image is written, and logged, as a whole whenever anything of it changes: as
+ * of a million messages that have come back, while they are consumed again.  So
+ * it is written at this rate at most, if that is early enough for its flush.
+ */
+#define IMAGE_BYTES_PER_US	2
+
 /* More ranges than this and a bitmap is smaller. */
 #define RANGES_LIMIT	(NARAD_CHUNK_BYTES / sizeof(NaradBitRange) - 1)
 
@@ -330,7 +337,7 @@ init_chain(char *image, const NaradStateOwner *owner, uint64 serial,
 	chain->next = next;
 	chain->group_id = owner->group_id;
 	chain->partition = owner->partition;
-	chain->len = len;
+	chain->len = serial != 0 ? len : 0;
 	chain->serial = serial;
 	memcpy(chain + 1, data, len);
 	set_used(image, sizeof(NaradStateChain) + len);
@@ -432,7 +439,7 @@ fold_chained_page(Fold *fold, BlockNumber block, const char *copy,
 
 	kept_len = fold_entries(fold, copy, sizeof(NaradStateChain), kept);
 	folded->block = block;
-	folded->changed = kept_len != chain->len;
+	folded->changed = kept_len != NaradStateChainLen(copy);
 	init_chain(folded->page.data, owner, 0, kept, kept_len, chain->next);
 	fold->pages = lappend(fold->pages, folded);
 }
@@ -500,7 +507,7 @@ release_empty_pages(Relation rel, const Fold *fold, BlockNumber head_block,
 	{
 		FoldedPage *folded = lfirst(cell);
 
-		if (NaradPageStateChain(folded->page.data)->len > 0)
+		if (NaradStateChainLen(folded->page.data) > 0)
 			break;
 		if (first == NULL)
 			first = folded;
@@ -702,6 +709,8 @@ finish_write(NaradShard *shard, const StateSnapshot *snapshot)
 	NaradQueueTopicTouch(shard->topic);
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	shard->changes_written = snapshot->changes;
+	NaradDirtyPace(shard, snapshot->taken_at +
+				   snapshot->image_len / IMAGE_BYTES_PER_US);
 	if (shard->changes == snapshot->changes)
 		NaradDirtyClear(shard);
 	else
@@ -1030,19 +1039,40 @@ make_entry(JournalTask *task, int nranges, NaradJournalEntry *entry)
 	return NARAD_ENTRY_SIZE(nranges);
 }
 
-/* Puts as much on a page's image as there is room for. */
+/* How many of the ranges that are still to come have room on a page. */
+static int
+ranges_that_fit(const JournalTask *task, const char *page)
+{
+	Size		room = page_room(page);
+
+	if (room < NARAD_ENTRY_SIZE(1))
+		return 0;
+	return Min((Size) task->nranges,
+			   (room - NARAD_ENTRY_SIZE(0)) / sizeof(NaradRange));
+}
+
+/* Adds an entry to a page that is locked, of as much as has room. */
+static void
+append_entry(Relation rel, Buffer buffer, JournalTask *task)
+{
+	PGAlignedBlock entry;
+	int			nranges = ranges_that_fit(task, BufferGetPage(buffer));
+	Size		len;
+
+	if (nranges == 0)
+		return;
+	len = make_entry(task, nranges, (NaradJournalEntry *) entry.data);
+	(void) NaradPageAppend(rel, buffer, entry.data, len);
+}
+
+/* The same on the image of a page. */
 static void
 put_entry(JournalTask *task, char *image)
 {
 	PageHeader	header = (PageHeader) image;
-	Size		room = page_room(image);
-	int			nranges;
 
-	if (room < NARAD_ENTRY_SIZE(1))
-		return;
-	nranges = Min((Size) task->nranges,
-				  (room - NARAD_ENTRY_SIZE(0)) / sizeof(NaradRange));
-	header->pd_lower += make_entry(task, nranges, (NaradJournalEntry *)
+	header->pd_lower += make_entry(task, ranges_that_fit(task, image),
+								   (NaradJournalEntry *)
 								   (image + header->pd_lower));
 }
 
@@ -1051,34 +1081,27 @@ static bool
 journal_on_head(Relation rel, BlockNumber block, const NaradStateOwner *owner,
 				JournalTask *task, BlockNumber *journal)
 {
-	PGAlignedBlock image;
-	NaradPageUpdate update;
-	bool		is_ours;
+	Buffer		buffer = lock_page(rel, block);
+	const char *page = BufferGetPage(buffer);
+	bool		is_ours = NaradHeadClassify(page, owner) == NARAD_HEAD_OURS;
 
-	update.buffer = lock_page(rel, block);
-	update.image = image.data;
-	update.init = false;
-	memcpy(image.data, BufferGetPage(update.buffer), BLCKSZ);
-	is_ours = NaradHeadClassify(image.data, owner) == NARAD_HEAD_OURS;
 	if (is_ours)
 	{
-		*journal = NaradPageStateHead(image.data)->journal;
-		put_entry(task, image.data);
-		(void) NaradPagesUpdate(rel, &update, 1);
+		*journal = NaradPageStateHead(page)->journal;
+		append_entry(rel, buffer, task);
 	}
-	UnlockReleaseBuffer(update.buffer);
+	UnlockReleaseBuffer(buffer);
 	return is_ours;
 }
 
-/* Puts entries on a journal page that exists; its image is given. */
+/* Puts entries on a journal page that exists, and is sound. */
 static void
-journal_on_chained(Relation rel, BlockNumber block, const NaradStateOwner *owner,
-				   JournalTask *task, char *image)
+journal_on_chained(Relation rel, BlockNumber block, JournalTask *task)
 {
-	put_entry(task, image);
-	NaradPageStateChain(image)->len = ((PageHeader) image)->pd_lower -
-		SizeOfPageHeaderData - sizeof(NaradStateChain);
-	(void) write_chain(rel, block, owner, image);
+	Buffer		buffer = lock_page(rel, block);
+
+	append_entry(rel, buffer, task);
+	UnlockReleaseBuffer(buffer);
 }
 
 /*
@@ -1099,7 +1122,8 @@ find_journal_page(Relation rel, NaradRelInfo *info, BlockNumber head_block,
 		block = NaradPageStateHead(copy.data)->spare;
 	if (block == 0 ||
 		!NaradStateChainCopy(rel, block, owner, true, copy.data) ||
-		(chain->group_id == owner->group_id && chain->len > 0))
+		(chain->group_id == owner->group_id &&
+		 NaradStateChainLen(copy.data) > 0))
 		return NaradMetaPageAllocate(rel, info->shared);
 	*spare_left = chain->next;
 	return block;
@@ -1134,9 +1158,6 @@ journal_on_new(Relation rel, NaradRelInfo *info, BlockNumber head_block,
 		init_chain(images[1].data, owner, 0, NULL, 0,
 				   NaradPageStateHead(images[0].data)->journal);
 		put_entry(task, images[1].data);
-		NaradPageStateChain(images[1].data)->len =
-			((PageHeader) images[1].data)->pd_lower -
-			SizeOfPageHeaderData - sizeof(NaradStateChain);
 		NaradPageStateHead(images[0].data)->journal = block;
 		NaradPageStateHead(images[0].data)->spare = spare_left;
 		(void) NaradPagesUpdate(rel, updates, 2);
@@ -1161,7 +1182,7 @@ journal_entries(Relation rel, NaradRelInfo *info, BlockNumber head_block,
 		return;
 	if (task->nranges > 0 && block != 0 &&
 		NaradStateChainCopy(rel, block, owner, false, copy.data))
-		journal_on_chained(rel, block, owner, task, copy.data);
+		journal_on_chained(rel, block, task);
 	while (task->nranges > 0)
 	{
 		if (!journal_on_new(rel, info, head_block, owner, task))
@@ -1181,21 +1202,29 @@ journal_in_place(Relation rel, BlockNumber block, const NaradStateOwner *owner,
 {
 	Buffer		buffer = lock_page(rel, block);
 	const char *page = BufferGetPage(buffer);
-	PGAlignedBlock entry;
 	bool		is_ready;
 
 	is_ready = NaradHeadClassify(page, owner) == NARAD_HEAD_OURS &&
 		NaradPageStateHead(page)->generation == task->generation &&
-		page_room(page) >= NARAD_ENTRY_SIZE(task->nranges);
+		ranges_that_fit(task, page) == task->nranges;
 	if (is_ready)
-	{
-		Size		len = make_entry(task, task->nranges,
-									 (NaradJournalEntry *) entry.data);
-
-		(void) NaradPageAppend(rel, buffer, entry.data, len);
-	}
+		append_entry(rel, buffer, task);
 	UnlockReleaseBuffer(buffer);
 	return is_ready;
+}
+
+/*
+ * May entries be added to the journal of a head page as it is?  Where its image
+ * is large, many commits rather take pages for them than write that again.
+ */
+static bool
+is_current(Relation rel, BlockNumber block, const NaradStateOwner *owner,
+		   const JournalTask *task)
+{
+	PGAlignedBlock copy;
+
+	return NaradStateHeadCopy(rel, block, owner, copy.data) == NARAD_HEAD_OURS &&
+		NaradPageStateHead(copy.data)->generation == task->generation;
 }
 
 /*
@@ -1217,6 +1246,7 @@ NaradStateJournal(Relation rel, NaradRelInfo *info, NaradShard *shard,
 	BlockNumber block;
 	XLogRecPtr	lsn = InvalidXLogRecPtr;
 	bool		is_void;
+	bool		is_paced;
 
 	task.xid = U64FromFullTransactionId(GetTopFullTransactionId());
 	task.generation = generation;
@@ -1227,12 +1257,14 @@ NaradStateJournal(Relation rel, NaradRelInfo *info, NaradShard *shard,
 	LWLockAcquire(&shard->lock, LW_SHARED);
 	is_void = !NaradShardIsOf(shard, group_id) ||
 		shard->generation != generation;
+	is_paced = NaradDirtyPacedUntil(shard) > NaradClockNow();
 	LWLockRelease(&shard->lock);
 	NaradStateOwnerGet(shard, &owner);
 	block = is_void ? InvalidBlockNumber : find_head_block(rel, info, shard);
 	if (block != InvalidBlockNumber &&
 		!journal_in_place(rel, block, &owner, &task) &&
-		write_state(rel, info, shard, &lsn))
+		((is_paced && is_current(rel, block, &owner, &task)) ||
+		 write_state(rel, info, shard, &lsn)))
 		journal_entries(rel, info, block, &owner, &task);
 	LWLockRelease(&shard->io_lock);
 }

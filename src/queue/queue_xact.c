@@ -598,7 +598,7 @@ write_is_late(NaradShard *shard, NaradGroupId group_id)
 
 	LWLockAcquire(&shard->lock, LW_SHARED);
 	late = NaradShardIsOf(shard, group_id) && shard->is_dirty &&
-		NaradClockNow() - shard->dirty_since >
+		NaradClockNow() - Max(shard->dirty_since, NaradDirtyPacedUntil(shard)) >
 		2 * (int64) narad_frontier_write_interval * 1000;
 	LWLockRelease(&shard->lock);
 	return late;

@@ -6,7 +6,8 @@
  * Owns:       when a dirty shard is written and when that is flushed.
  * Invariants: none of the engine's depends on it.  What it keeps is the
  *             promise of time: a plain ack is on its page within
- *             narad.frontier_write_interval, and flushed within
+ *             narad.frontier_write_interval, unless that has a large image and
+ *             was written lately, and flushed within
  *             narad.frontier_flush_interval, both counted from its commit;
  *             after a clean stop no acked message is delivered again.
  * Locks:      RowExclusiveLock on one topic at a time, got only if free: a
@@ -152,12 +153,9 @@ try_write_item(const NaradDirtyItem *item)
 	return written;
 }
 
-/*
- * Writes all that was dirty when the round began, once each; those that are
- * postponed only if told so.
- */
+/* Writes those that were dirty when the round began, once each. */
 static void
-write_dirty_shards(bool postponed)
+write_dirty_shards(NaradDirtyWhich which)
 {
 	NaradDirtyItem items[ITEMS_A_ROUND];
 	int64		start = NaradClockNow();
@@ -170,7 +168,7 @@ write_dirty_shards(bool postponed)
 		int			i;
 
 		nitems = NaradDirtyTake(items, Min(left, ITEMS_A_ROUND), start,
-								postponed);
+								which);
 		if (nitems == 0)
 			break;
 		for (i = 0; i < nitems; i++)
@@ -204,7 +202,7 @@ frontier_run(int64 now)
 
 	if (next_write != 0 && next_write <= now)
 	{
-		write_dirty_shards(false);
+		write_dirty_shards(NARAD_DIRTY_DUE);
 		next_write = 0;
 	}
 	if (!XLogRecPtrIsInvalid(unflushed_lsn))
@@ -244,13 +242,13 @@ frontier_stop(void)
 		NaradWorkerSleep(STOP_POLL_MS);
 
 	/* What failed before comes last: at the exit an error ends this. */
-	write_dirty_shards(false);
-	write_dirty_shards(true);
+	write_dirty_shards(NARAD_DIRTY_PACED_TOO);
+	write_dirty_shards(NARAD_DIRTY_ALL);
 	until = NaradClockNow() + STOP_WAIT_MS * INT64CONST(1000);
 	while (NaradDirtyCount() > 0 && NaradClockNow() < until)
 	{
 		NaradWorkerSleep(STOP_POLL_MS);
-		write_dirty_shards(false);
+		write_dirty_shards(NARAD_DIRTY_PACED_TOO);
 	}
 	flush_written();
 }
