@@ -214,11 +214,12 @@ NaradDirtyPace(NaradShard *shard, int64 until)
 int64
 NaradDirtyPacedUntil(const NaradShard *shard)
 {
-	int64		most = (int64) narad_frontier_flush_interval * 1000 / 2;
+	int64		flush = narad_frontier_flush_interval;
+	int64		most = Min(flush / 2, flush - 2 * narad_frontier_write_interval);
 
 	if (!shard->is_dirty)
 		return shard->paced_until;
-	return Min(shard->paced_until, shard->dirty_since + most);
+	return Min(shard->paced_until, shard->dirty_since + Max(most, 0) * 1000);
 }
 
 /*

@@ -111,6 +111,7 @@ NaradStateChainCheck(const char *page, const NaradStateOwner *owner,
 		chain->partition == owner->partition &&
 		((PageHeader) page)->pd_lower >=
 		SizeOfPageHeaderData + sizeof(NaradStateChain) &&
+		chain->len <= NARAD_CHAIN_SPACE &&
 		(chain->serial == 0 || chain->len == NaradStateChainLen(page));
 }
 

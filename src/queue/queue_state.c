@@ -65,6 +65,9 @@
  */
 #define IMAGE_BYTES_PER_US	2
 
+/* Offsets of the journal that are settled under one hold of the shard lock. */
+#define SETTLE_AT_ONCE		1024
+
 /* More ranges than this and a bitmap is smaller. */
 #define RANGES_LIMIT	(NARAD_CHUNK_BYTES / sizeof(NaradBitRange) - 1)
 
@@ -368,31 +371,53 @@ typedef struct Fold
 } Fold;
 
 /*
+ * Settles what is left of a range of offsets, up to some at once, so that others
+ * have the lock in between.  False if there is no memory.  Shard lock held
+ * exclusively.  *at: where to go on.
+ */
+static bool
+settle_some(NaradShard *shard, const NaradRange *range, NaradOffset *at)
+{
+	*at = Max(*at, shard->frontier);
+	for (int n = 0; n < SETTLE_AT_ONCE; n++)
+	{
+		*at = NaradSetNextGap(&shard->settled, *at);
+		if (*at > range->last)
+			break;
+		if (NaradLeaseFind(&shard->leases, *at) != NULL)
+			NaradShardSettle(shard, *at);
+		else if (!NaradShardSettleRange(shard, *at, *at))
+			return false;
+		(*at)++;
+	}
+	return true;
+}
+
+/*
  * Settles an entry of a committed transaction in memory.  Its offsets are
  * pinned leases of that transaction, which has not come to its commit
- * callback yet, or settled already.  False if one of them is neither, and
- * there is no memory for it.  Shard lock held exclusively.
+ * callback yet or is in it, or settled already.  False if one of them is neither
+ * and there is no memory for it, or the group was dropped.  io_lock is held, so
+ * the generation stays.
  */
 static bool
 settle_entry(NaradShard *shard, const NaradJournalEntry *entry)
 {
-	uint32		i;
+	bool		settled = true;
 
-	for (i = 0; i < entry->nranges; i++)
+	for (uint32 i = 0; i < entry->nranges && settled; i++)
 	{
-		NaradOffset at = Max(entry->ranges[i].first, shard->frontier);
+		NaradOffset at = entry->ranges[i].first;
 
-		while ((at = NaradSetNextGap(&shard->settled, at)) <=
-			   entry->ranges[i].last)
+		do
 		{
-			if (NaradLeaseFind(&shard->leases, at) != NULL)
-				NaradShardSettle(shard, at);
-			else if (!NaradShardSettleRange(shard, at, at))
-				return false;
-			at++;
-		}
+			LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+			settled = !shard->dropped &&
+				settle_some(shard, &entry->ranges[i], &at);
+			LWLockRelease(&shard->lock);
+		} while (settled && at <= entry->ranges[i].last);
 	}
-	return true;
+	return settled;
 }
 
 /* May the entry leave its page, once memory is written? */
@@ -400,15 +425,10 @@ static bool
 entry_has_ended(Fold *fold, const NaradJournalEntry *entry)
 {
 	NaradEntryFate fate = NaradJournalFate(entry, fold->generation);
-	bool		settled = false;
 
 	if (fate != NARAD_ENTRY_COMMITTED)
 		return fate == NARAD_ENTRY_VOID;
-	LWLockAcquire(&fold->shard->lock, LW_EXCLUSIVE);
-	if (!fold->shard->dropped)
-		settled = settle_entry(fold->shard, entry);
-	LWLockRelease(&fold->shard->lock);
-	return settled;
+	return settle_entry(fold->shard, entry);
 }
 
 /* Copies the entries that stay to `kept`; returns their length. */
@@ -1094,13 +1114,18 @@ journal_on_head(Relation rel, BlockNumber block, const NaradStateOwner *owner,
 	return is_ours;
 }
 
-/* Puts entries on a journal page that exists, and is sound. */
+/* Puts entries on a journal page that exists, if it is sound. */
 static void
-journal_on_chained(Relation rel, BlockNumber block, JournalTask *task)
+journal_on_chained(Relation rel, BlockNumber block, const NaradStateOwner *owner,
+				   JournalTask *task)
 {
-	Buffer		buffer = lock_page(rel, block);
+	Buffer		buffer;
 
-	append_entry(rel, buffer, task);
+	if (block >= RelationGetNumberOfBlocks(rel))
+		return;
+	buffer = lock_page(rel, block);
+	if (NaradStateChainCheck(BufferGetPage(buffer), owner, false))
+		append_entry(rel, buffer, task);
 	UnlockReleaseBuffer(buffer);
 }
 
@@ -1175,14 +1200,12 @@ static void
 journal_entries(Relation rel, NaradRelInfo *info, BlockNumber head_block,
 				const NaradStateOwner *owner, JournalTask *task)
 {
-	PGAlignedBlock copy;
 	BlockNumber block;
 
 	if (!journal_on_head(rel, head_block, owner, task, &block))
 		return;
-	if (task->nranges > 0 && block != 0 &&
-		NaradStateChainCopy(rel, block, owner, false, copy.data))
-		journal_on_chained(rel, block, task);
+	if (task->nranges > 0 && block != 0)
+		journal_on_chained(rel, block, owner, task);
 	while (task->nranges > 0)
 	{
 		if (!journal_on_new(rel, info, head_block, owner, task))

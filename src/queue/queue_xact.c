@@ -401,8 +401,8 @@ commit_action(NaradAction *action, int64 now)
  * it, or leased with its old deadline (after a rollback to savepoint at least
  * the grace), or, when whoever took it has rolled back meanwhile, returned.
  * One that this transaction took, which ends, is returned by undo_take, in its
- * turn; until then its time is not over, be it past its deadline, for nobody
- * else could have had it.
+ * turn; until then its time is not over, be it past its deadline, or be that in
+ * the middle of a long list, for nobody else could have had it.
  */
 static void
 undo_pin(const NaradAction *action, int64 now, bool is_sub)
@@ -436,8 +436,9 @@ undo_pin(const NaradAction *action, int64 now, bool is_sub)
 						 NARAD_RETRY_DELAY);
 		return;
 	}
-	if (lease->deadline <= now &&
-		(is_sub || (lease->taker_open && lease->pid == MyProcPid)))
+	if (is_sub ? lease->deadline <= now :
+		lease->taker_open && lease->pid == MyProcPid &&
+		lease->deadline <= now + SAVEPOINT_GRACE)
 	{
 		lease->deadline = now + SAVEPOINT_GRACE;
 		lease->expires_at = GetCurrentTimestamp() + SAVEPOINT_GRACE;
