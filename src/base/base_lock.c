@@ -16,6 +16,8 @@
  */
 #include "postgres.h"
 
+#include "storage/proclist.h"
+
 #include "base/base_lock.h"
 
 static const char *const tranche_names[NARAD_LOCK_COUNT] = {
@@ -89,4 +91,24 @@ void
 NaradLockInit(LWLock *lock, NaradLockRank rank)
 {
 	LWLockInitialize(lock, NaradLockTranche(rank));
+}
+
+/* A woken process takes a lock within this time, in us. */
+#define WAKE_US		50
+
+/*
+ * NaradLockLeave
+ *
+ * Releases a lock that the caller is about to take again, and lets those who wait
+ * for it have it before: who was woken needs a moment.  Whether there is anybody
+ * is looked up without the lock's mutex, and only a hint.  No error.
+ */
+void
+NaradLockLeave(LWLock *lock)
+{
+	bool		is_awaited = !proclist_is_empty(&lock->waiters);
+
+	LWLockRelease(lock);
+	if (is_awaited)
+		pg_usleep(WAKE_US);
 }

@@ -43,4 +43,9 @@ extern void NaradLockShmemInit(void);	/* in shmem_startup_hook */
 extern void NaradLockInit(LWLock *lock, NaradLockRank rank);
 extern int	NaradLockTranche(NaradLockRank rank);
 
+/* Whoever does much under one lock leaves it after so many steps. */
+#define NARAD_LOCK_STEPS	1024
+
+extern void NaradLockLeave(LWLock *lock);
+
 #endif							/* BASE_LOCK_H */

@@ -193,23 +193,9 @@ NaradDirtyClear(NaradShard *shard)
 }
 
 /*
- * NaradDirtyPace
- *
- * A shard is not due before a time, so that its large image is not written for
- * each change.  Shard lock held exclusively.  No error.
- */
-void
-NaradDirtyPace(NaradShard *shard, int64 until)
-{
-	LWLockAcquire(&DirtyCtl->lock, LW_EXCLUSIVE);
-	shard->paced_until = until;
-	LWLockRelease(&DirtyCtl->lock);
-}
-
-/*
  * NaradDirtyPacedUntil
  *
- * When it is due, for its pace.  Shard lock or the lock here held.
+ * When a shard is due, for its pace.
  */
 int64
 NaradDirtyPacedUntil(const NaradShard *shard)
@@ -247,7 +233,7 @@ NaradDirtyTake(NaradDirtyItem *items, int max, int64 before,
 
 		/*
 		 * No shard lock: what is read here does not change in the list, but
-		 * for dirty_since, at the end of a write.
+		 * for dirty_since and paced_until, at the end of a write.
 		 */
 		dlist_push_tail(&db->dirty, node);
 		if (shard->dirty_since >= before ||

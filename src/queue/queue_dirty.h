@@ -53,10 +53,8 @@ extern int	NaradDirtyTake(NaradDirtyItem *items, int max, int64 before,
 /*
  * A shard whose image was large is not due before a time (monotonic us), but
  * early enough for its flush: half the flush interval after the first change,
- * or two rounds of writes before it is over.
- * Shard lock held, exclusively to change that.  No error.
+ * or two rounds of writes before it is over.  Shard lock held.
  */
-extern void NaradDirtyPace(NaradShard *shard, int64 until);
 extern int64 NaradDirtyPacedUntil(const NaradShard *shard);
 
 /* Writing a shard failed: it is not due before a time.  No lock held. */

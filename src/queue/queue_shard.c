@@ -336,7 +336,7 @@ NaradShardSeek(NaradShard *shard, uint32 generation, NaradOffset frontier)
 
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	NaradDirtyClear(shard);
-	NaradDirtyPace(shard, 0);
+	shard->paced_until = 0;
 	NaradDeadLetterForget(shard);
 	ordered = shard->keys.ordered;
 	empty_shard(shard);

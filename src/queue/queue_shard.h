@@ -143,8 +143,7 @@ typedef struct NaradShard
 	bool		is_dead_listed;
 	int64		dead_due;		/* monotonic us: the first move; same */
 	int64		paced_until;	/* monotonic us: its image was so large that
-								 * the next is not due before; lock and the
-								 * dirty lock */
+								 * the next is not due before */
 	int64		write_after;	/* monotonic us: not to be tried before, since
 								 * it failed; dirty lock */
 	BlockNumber head_block;		/* state page, or InvalidBlockNumber; io_lock */

@@ -44,6 +44,7 @@
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
 
+#include "base/base_lock.h"
 #include "base/base_memory.h"
 #include "base/base_stop.h"
 #include "log/log_meta.h"
@@ -64,9 +65,6 @@
  * it is written at this rate at most, if that is early enough for its flush.
  */
 #define IMAGE_BYTES_PER_US	2
-
-/* Offsets of the journal that are settled under one hold of the shard lock. */
-#define SETTLE_AT_ONCE		1024
 
 /* More ranges than this and a bitmap is smaller. */
 #define RANGES_LIMIT	(NARAD_CHUNK_BYTES / sizeof(NaradBitRange) - 1)
@@ -371,53 +369,41 @@ typedef struct Fold
 } Fold;
 
 /*
- * Settles what is left of a range of offsets, up to some at once, so that others
- * have the lock in between.  False if there is no memory.  Shard lock held
- * exclusively.  *at: where to go on.
- */
-static bool
-settle_some(NaradShard *shard, const NaradRange *range, NaradOffset *at)
-{
-	*at = Max(*at, shard->frontier);
-	for (int n = 0; n < SETTLE_AT_ONCE; n++)
-	{
-		*at = NaradSetNextGap(&shard->settled, *at);
-		if (*at > range->last)
-			break;
-		if (NaradLeaseFind(&shard->leases, *at) != NULL)
-			NaradShardSettle(shard, *at);
-		else if (!NaradShardSettleRange(shard, *at, *at))
-			return false;
-		(*at)++;
-	}
-	return true;
-}
-
-/*
  * Settles an entry of a committed transaction in memory.  Its offsets are
  * pinned leases of that transaction, which has not come to its commit
  * callback yet or is in it, or settled already.  False if one of them is neither
- * and there is no memory for it, or the group was dropped.  io_lock is held, so
- * the generation stays.
+ * and there is no memory for it, or the group was dropped.  Shard lock held
+ * exclusively, and left now and then; with io_lock, so the generation stays.
  */
 static bool
 settle_entry(NaradShard *shard, const NaradJournalEntry *entry)
 {
-	bool		settled = true;
+	int			ndone = 0;
+	uint32		i;
 
-	for (uint32 i = 0; i < entry->nranges && settled; i++)
+	for (i = 0; i < entry->nranges; i++)
 	{
-		NaradOffset at = entry->ranges[i].first;
+		NaradOffset at = Max(entry->ranges[i].first, shard->frontier);
 
-		do
+		while ((at = NaradSetNextGap(&shard->settled, at)) <=
+			   entry->ranges[i].last)
 		{
-			LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
-			settled = !shard->dropped &&
-				settle_some(shard, &entry->ranges[i], &at);
-			LWLockRelease(&shard->lock);
-		} while (settled && at <= entry->ranges[i].last);
+			if (NaradLeaseFind(&shard->leases, at) != NULL)
+				NaradShardSettle(shard, at);
+			else if (!NaradShardSettleRange(shard, at, at))
+				return false;
+			at++;
+			if (++ndone % NARAD_LOCK_STEPS == 0)
+			{
+				NaradLockLeave(&shard->lock);
+				LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
+				if (shard->dropped)
+					return false;
+				at = Max(at, shard->frontier);
+			}
+		}
 	}
-	return settled;
+	return true;
 }
 
 /* May the entry leave its page, once memory is written? */
@@ -425,10 +411,15 @@ static bool
 entry_has_ended(Fold *fold, const NaradJournalEntry *entry)
 {
 	NaradEntryFate fate = NaradJournalFate(entry, fold->generation);
+	bool		settled = false;
 
 	if (fate != NARAD_ENTRY_COMMITTED)
 		return fate == NARAD_ENTRY_VOID;
-	return settle_entry(fold->shard, entry);
+	LWLockAcquire(&fold->shard->lock, LW_EXCLUSIVE);
+	if (!fold->shard->dropped)
+		settled = settle_entry(fold->shard, entry);
+	LWLockRelease(&fold->shard->lock);
+	return settled;
 }
 
 /* Copies the entries that stay to `kept`; returns their length. */
@@ -729,8 +720,8 @@ finish_write(NaradShard *shard, const StateSnapshot *snapshot)
 	NaradQueueTopicTouch(shard->topic);
 	LWLockAcquire(&shard->lock, LW_EXCLUSIVE);
 	shard->changes_written = snapshot->changes;
-	NaradDirtyPace(shard, snapshot->taken_at +
-				   snapshot->image_len / IMAGE_BYTES_PER_US);
+	shard->paced_until = snapshot->taken_at +
+		snapshot->image_len / IMAGE_BYTES_PER_US;
 	if (shard->changes == snapshot->changes)
 		NaradDirtyClear(shard);
 	else
@@ -1217,37 +1208,24 @@ journal_entries(Relation rel, NaradRelInfo *info, BlockNumber head_block,
  * Puts one entry on the head page, if that can take it as it is.  If not, the page
  * is to be written first, which makes a page out of none, drops entries that
  * ended, and brings its generation up to date.  Every commit comes here, so
- * nothing is copied but the entry.  io_lock is held.
+ * nothing is copied but the entry.  io_lock is held.  *is_current: nothing but room
+ * is wanting.
  */
 static bool
 journal_in_place(Relation rel, BlockNumber block, const NaradStateOwner *owner,
-				 JournalTask *task)
+				 JournalTask *task, bool *is_current)
 {
 	Buffer		buffer = lock_page(rel, block);
 	const char *page = BufferGetPage(buffer);
 	bool		is_ready;
 
-	is_ready = NaradHeadClassify(page, owner) == NARAD_HEAD_OURS &&
-		NaradPageStateHead(page)->generation == task->generation &&
-		ranges_that_fit(task, page) == task->nranges;
+	*is_current = NaradHeadClassify(page, owner) == NARAD_HEAD_OURS &&
+		NaradPageStateHead(page)->generation == task->generation;
+	is_ready = *is_current && ranges_that_fit(task, page) == task->nranges;
 	if (is_ready)
 		append_entry(rel, buffer, task);
 	UnlockReleaseBuffer(buffer);
 	return is_ready;
-}
-
-/*
- * May entries be added to the journal of a head page as it is?  Where its image
- * is large, many commits rather take pages for them than write that again.
- */
-static bool
-is_current(Relation rel, BlockNumber block, const NaradStateOwner *owner,
-		   const JournalTask *task)
-{
-	PGAlignedBlock copy;
-
-	return NaradStateHeadCopy(rel, block, owner, copy.data) == NARAD_HEAD_OURS &&
-		NaradPageStateHead(copy.data)->generation == task->generation;
 }
 
 /*
@@ -1268,8 +1246,9 @@ NaradStateJournal(Relation rel, NaradRelInfo *info, NaradShard *shard,
 	NaradStateOwner owner;
 	BlockNumber block;
 	XLogRecPtr	lsn = InvalidXLogRecPtr;
+	int64		paced_until;
 	bool		is_void;
-	bool		is_paced;
+	bool		is_current;
 
 	task.xid = U64FromFullTransactionId(GetTopFullTransactionId());
 	task.generation = generation;
@@ -1280,13 +1259,15 @@ NaradStateJournal(Relation rel, NaradRelInfo *info, NaradShard *shard,
 	LWLockAcquire(&shard->lock, LW_SHARED);
 	is_void = !NaradShardIsOf(shard, group_id) ||
 		shard->generation != generation;
-	is_paced = NaradDirtyPacedUntil(shard) > NaradClockNow();
+	paced_until = NaradDirtyPacedUntil(shard);
 	LWLockRelease(&shard->lock);
 	NaradStateOwnerGet(shard, &owner);
 	block = is_void ? InvalidBlockNumber : find_head_block(rel, info, shard);
+
+	/* Rather many pages of entries than a large image for each that is full. */
 	if (block != InvalidBlockNumber &&
-		!journal_in_place(rel, block, &owner, &task) &&
-		((is_paced && is_current(rel, block, &owner, &task)) ||
+		!journal_in_place(rel, block, &owner, &task, &is_current) &&
+		((is_current && paced_until > NaradClockNow()) ||
 		 write_state(rel, info, shard, &lsn)))
 		journal_entries(rel, info, block, &owner, &task);
 	LWLockRelease(&shard->io_lock);

@@ -53,12 +53,12 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
-#include "storage/proclist.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "base/base_guc.h"
+#include "base/base_lock.h"
 #include "base/base_memory.h"
 #include "base/base_stop.h"
 #include "log/log_tableam.h"
@@ -77,10 +77,6 @@
 
 /* A list larger than this is not kept for the next transaction. */
 #define MAX_KEPT_ACTIONS	4096
-
-/* So many actions under one hold of a shard's lock, and then a moment for others. */
-#define ACTIONS_AT_ONCE		1024
-#define GIVE_WAY_US			50
 
 #define NO_ACTION			PG_UINT32_MAX
 
@@ -289,22 +285,6 @@ typedef struct ShardHold
 } ShardHold;
 
 /*
- * Gives up the lock in the middle of the list.  Who was woken by that needs a
- * moment to take it, before we do again; without a lock, it is only a hint
- * whether there is anybody.
- */
-static void
-give_way(LWLock *lock)
-{
-	bool		is_awaited = !proclist_is_empty(&lock->waiters);
-
-	LWLockRelease(lock);
-	NARAD_STOP("actions-between");
-	if (is_awaited)
-		pg_usleep(GIVE_WAY_US);
-}
-
-/*
  * Holds the lock of a shard for the next action; of NULL, none.  However long the
  * list is, others come in between: each action by itself leaves the shard as
  * it may be.
@@ -312,13 +292,16 @@ give_way(LWLock *lock)
 static void
 hold_shard(ShardHold *hold, NaradShard *wanted)
 {
-	if (hold->shard == wanted && hold->ndone < ACTIONS_AT_ONCE)
+	if (hold->shard == wanted && hold->ndone < NARAD_LOCK_STEPS)
 	{
 		hold->ndone++;
 		return;
 	}
 	if (hold->shard != NULL && hold->shard == wanted)
-		give_way(&wanted->lock);
+	{
+		NaradLockLeave(&wanted->lock);
+		NARAD_STOP("actions-between");
+	}
 	else if (hold->shard != NULL)
 		LWLockRelease(&hold->shard->lock);
 	if (wanted != NULL)

@@ -220,7 +220,7 @@ sub error_of
 	crash();
 	$s = narad_session($node);
 	take_all($s, 'paced');
-	is($s->value('SELECT count(*) FROM paced_effect'), 5000, 'paced: a crash');
+	is($s->value('SELECT count(*) FROM paced_effect'), 5000, 'paced: the effects are there after a crash');
 	is($s->value('SELECT count(*) FROM paced_effect JOIN r_paced USING (off)'), 0,
 		'paced: what was acked with its effect does not come again');
 	is($s->value(q{SELECT count(*) FROM r_paced WHERE deliveries < 2}), 0, 'paced: and the counts are there');
